@@ -1,0 +1,42 @@
+# trunkline_folder(NAME USES target...): the one target of src/NAME, trunkline_NAME, from the .cc files there, and
+# NAME_test from the *_test.cc files beside them.
+option(TRUNKLINE_TESTS "Build the tests" ON)
+set(TRUNKLINE_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=")
+
+add_library(trunkline_options INTERFACE)
+target_compile_options(trunkline_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+if(TRUNKLINE_SANITIZE)
+  target_compile_options(trunkline_options INTERFACE -fsanitize=${TRUNKLINE_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(trunkline_options INTERFACE -fsanitize=${TRUNKLINE_SANITIZE})
+endif()
+
+function(trunkline_folder name)
+  cmake_parse_arguments(ARG "" "" "USES;TEST_USES" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$|main\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  if(sources)
+    add_library(trunkline_${name} STATIC ${sources})
+    set(visibility PUBLIC)
+  else()
+    add_library(trunkline_${name} INTERFACE)
+    set(visibility INTERFACE)
+  endif()
+  target_include_directories(trunkline_${name} ${visibility} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(trunkline_${name} ${visibility} trunkline_options ${ARG_USES})
+  if(tests AND TRUNKLINE_TESTS)
+    trunkline_test(${name}_test SOURCES ${tests} USES trunkline_${name} ${ARG_TEST_USES})
+  endif()
+endfunction()
+
+# trunkline_test(NAME SOURCES file... USES target...): a GoogleTest program whose cases ctest sees one by one. Golden
+# cases and other inputs lie in tests/; the programs under test in the build folder.
+function(trunkline_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_USES} trunkline_options GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE
+    TRUNKLINE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRUNKLINE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endfunction()

@@ -1,0 +1,34 @@
+// Every environment variable that Trunkline reads, read once, here. docs/environment.md has the table.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace trunkline {
+
+struct Settings {
+  // Place in a job; set by `trunkline launch`.
+  std::optional<std::string> rank;         // MLX_RANK (JACCL_RANK wins)
+  std::optional<std::string> size;         // MLX_WORLD_SIZE
+  std::optional<std::string> coordinator;  // MLX_JACCL_COORDINATOR (JACCL_COORDINATOR wins): IP:PORT of rank 0
+  std::optional<std::string> job_key;      // TRUNKLINE_JOB_KEY: hex
+  std::optional<std::string> listen_fd;    // TRUNKLINE_LISTEN_FD: rank 0's listening socket, inherited from the launcher
+  // Tuning.
+  std::optional<std::string> lanes;      // TRUNKLINE_LANES: connections a peer
+  std::optional<std::string> timeout;    // TRUNKLINE_TIMEOUT: seconds from the last progress
+  std::optional<std::string> algorithm;  // TRUNKLINE_ALGORITHM: auto, mesh, broadcast
+  // Elsewhere.
+  std::optional<std::string> log_level;   // TRUNKLINE_LOG
+  std::optional<std::string> python;      // TRUNKLINE_PYTHON: the interpreter that has tokenizers and jinja2
+  std::optional<std::string> cache_home;  // XDG_CACHE_HOME
+  std::optional<std::string> home;        // HOME
+  std::optional<std::string> path;        // PATH
+
+  // The process's environment, as it was at the first call.
+  static const Settings& get();
+};
+
+// A setting's text as a whole number from `low` to `high`; throws Error(input) naming the variable otherwise.
+long to_integer(const char* variable, const std::string& text, long low, long high);
+
+}  // namespace trunkline
