@@ -9,7 +9,19 @@
 namespace trunkline {
 
 // The values travel between ranks: never renumber.
-enum class Dtype : uint8_t { f32 = 0, f16 = 1, bf16 = 2, i8 = 3, i16 = 4, i32 = 5, i64 = 6, u8 = 7, u16 = 8, u32 = 9, u64 = 10 };
+enum class Dtype : uint8_t {
+  f32 = 0,
+  f16 = 1,
+  bf16 = 2,
+  i8 = 3,
+  i16 = 4,
+  i32 = 5,
+  i64 = 6,
+  u8 = 7,
+  u16 = 8,
+  u32 = 9,
+  u64 = 10
+};
 
 inline constexpr Dtype kAllDtypes[] = {Dtype::f32, Dtype::f16, Dtype::bf16, Dtype::i8,  Dtype::i16, Dtype::i32,
                                        Dtype::i64, Dtype::u8,  Dtype::u16,  Dtype::u32, Dtype::u64};

@@ -18,22 +18,22 @@ enum class Algorithm { automatic, mesh, broadcast };
 struct Config {
   int rank = 0;
   int size = 1;
-  std::string coordinator;          // IP:PORT on which rank 0 listens
-  std::optional<int> listen_fd;     // rank 0: a socket that already listens there, from the launcher
-  std::string job_key;              // hex, shared by the ranks of one job; may be empty if all addresses are loopback
+  std::string coordinator;       // IP:PORT on which rank 0 listens
+  std::optional<int> listen_fd;  // rank 0: a socket that already listens there, from the launcher
+  std::string job_key;           // hex, shared by the ranks of one job; may be empty if all addresses are loopback
   std::chrono::milliseconds timeout{60'000};  // from the last progress
-  int lanes = 0;                    // connections a peer; 0: chosen
+  int lanes = 0;                              // connections a peer; 0: chosen
   Algorithm algorithm = Algorithm::automatic;
 
-  // From the environment (docs/environment.md). With no rank named there, a job of one rank. Throws Error(input) on a half-set
-  // environment: a rank never goes on alone when it was meant to have company.
+  // From the environment (docs/environment.md). With no rank named there, a job of one rank. Throws Error(input) on a
+  // half-set environment: a rank never goes on alone when it was meant to have company.
   static Config from_env();
 };
 
 // Every rank of the group makes the same calls in the same order, from one thread at a time. Buffers are the caller's,
-// of any alignment; `in` may equal `out`. A count is in elements. Sums of 16-bit types are accumulated in f32 and rounded
-// once, in rank order, so every rank gets the same bits whatever the number of lanes or the algorithm.
-// Errors: peer, timeout, mismatch (see error.h). After one, the group serves no further call.
+// of any alignment; `in` may equal `out`. A count is in elements. Sums of 16-bit types are accumulated in f32 and
+// rounded once, in rank order, so every rank gets the same bits whatever the number of lanes or the algorithm. Errors:
+// peer, timeout, mismatch (see error.h). After one, the group serves no further call.
 class Group {
  public:
   // Joins the job: returns once every pair of ranks is connected. Throws Error(timeout) naming the missing ranks.
@@ -56,8 +56,8 @@ class Group {
   virtual void recv(void* data, size_t count, Dtype dtype, int from) = 0;
   virtual void barrier() = 0;
 
-  // Tells the other ranks why this one cannot go on; their pending and later calls throw Error(peer) with it. For a failure
-  // outside a collective (bad data on one rank, say).
+  // Tells the other ranks why this one cannot go on; their pending and later calls throw Error(peer) with it. For a
+  // failure outside a collective (bad data on one rank, say).
   virtual void abort(const std::string& reason) = 0;
 };
 

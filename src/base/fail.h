@@ -20,7 +20,8 @@ template <typename... Args>
 template <typename... Args>
 [[noreturn]] void fail_errno(fmt::format_string<Args...> format, Args&&... args) {
   const int code = errno;
-  throw Error(ErrorKind::system, fmt::format("{}: {}", fmt::format(format, std::forward<Args>(args)...), std::strerror(code)));
+  throw Error(ErrorKind::system,
+              fmt::format("{}: {}", fmt::format(format, std::forward<Args>(args)...), std::strerror(code)));
 }
 
 }  // namespace trunkline

@@ -1,0 +1,43 @@
+// Checkpoints as Hugging Face writes them: a directory with config.json and safetensors, one file or several with an
+// index.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/model_shape.h"
+
+namespace trunkline {
+
+namespace mx = mlx::core;
+
+// A model's tensors in the order of tensor_shapes(shape).
+using Parameters = std::vector<mx::array>;
+
+struct Checkpoint {
+  std::filesystem::path directory;
+  ModelShape shape;
+  std::vector<TensorShape> layout;    // tensor_shapes(shape)
+  Parameters tensors;                 // parallel to layout, in the dtypes as stored
+  std::vector<std::string> warnings;  // an untied-looking head beside a tied config, say
+};
+
+// Loads every tensor. Throws Error(input) naming the file and the tensor that is missing, unknown, of the wrong shape
+// or of an unsupported dtype, and every shard that the index names and the directory lacks.
+Checkpoint load_checkpoint(const std::filesystem::path& directory);
+
+// Writes `tensors` (parallel to source.layout) as a checkpoint in `directory` (made if absent): weights in the source's
+// dtypes, or in `dtype` (which then is also written to the dtype key of config.json, the only edit); sharded as
+// transformers does past 5 GB; every other file of the source that is neither weights nor an index of weights is copied
+// byte for byte. Each file is written beside and renamed. The same tensors give the same bytes.
+void save_checkpoint(const Checkpoint& source, const Parameters& tensors, const std::filesystem::path& directory,
+                     std::optional<mx::Dtype> dtype = std::nullopt);
+
+// `tensors` in `dtype`.
+Parameters cast(const Parameters& tensors, mx::Dtype dtype);
+
+}  // namespace trunkline

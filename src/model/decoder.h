@@ -1,0 +1,62 @@
+// Decoder: the forward pass of Llama, Qwen2 and Qwen3 in MLX, in pieces (embed, one layer, norm, head) that callers
+// string together. Knows nothing of training or ranks. Shapes: B rows, L tokens, C hidden, V vocabulary, H heads, D
+// head_dim.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <optional>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "plan/model_shape.h"
+
+namespace trunkline {
+
+// Keys and values of the tokens seen so far, one entry a layer: [B, kv_heads, L, D].
+struct KeyValueCache {
+  struct Entry {
+    std::optional<mx::array> keys, values;
+  };
+  std::vector<Entry> layers;
+  int length = 0;  // tokens already held; the caller advances it once all layers have run
+};
+
+class Decoder {
+ public:
+  explicit Decoder(const ModelShape& shape);
+
+  const ModelShape& shape() const { return shape_; }
+  const std::vector<TensorShape>& layout() const { return layout_; }
+
+  // ids [B, L] (int32) -> [B, L, C]
+  mx::array embed(const Parameters& parameters, const mx::array& ids) const;
+  // One layer, causal: x [B, L, C] -> [B, L, C]. With a cache, x are the tokens after those it holds.
+  mx::array layer(const Parameters& parameters, int64_t index, const mx::array& x,
+                  KeyValueCache* cache = nullptr) const;
+  // The final norm: [..., C] -> [..., C]
+  mx::array norm(const Parameters& parameters, const mx::array& x) const;
+  // The head's weight [V, C]: lm_head, or the embedding when tied.
+  const mx::array& head(const Parameters& parameters) const;
+
+  // embed, all layers, norm: [B, L] -> [B, L, C]
+  mx::array hidden(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
+  // hidden times head: [B, L] -> [B, L, V]
+  mx::array logits(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
+
+ private:
+  ModelShape shape_;
+  std::vector<TensorShape> layout_;
+  // Positions of a layer's tensors in Parameters; -1 where the family has none.
+  struct LayerIndex {
+    int input_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, post_norm, gate, up, down, gate_bias,
+        up_bias, down_bias;
+  };
+  std::vector<LayerIndex> layers_;
+  int embedding_ = 0, norm_ = 0, head_ = 0;
+  std::optional<mx::array> rope_freqs_;  // for llama3, yarn: what mx::fast::rope takes as freqs
+  float rope_scale_ = 1.0f;              // linear: 1 / factor
+  float rope_magnitude_ = 1.0f;          // yarn: attention factor
+};
+
+}  // namespace trunkline

@@ -1,0 +1,71 @@
+// ModelShape: what config.json says of a decoder, as values; and the table of its tensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trunkline/dtype.h"
+
+namespace trunkline {
+
+enum class Family { llama, qwen2, qwen3 };
+
+// Rotary position embedding. Fields beyond theta belong to the types named beside them (names as in config.json).
+struct RopeShape {
+  enum class Type { standard, linear, llama3, yarn };
+  Type type = Type::standard;
+  double theta = 10000.0;
+  double factor = 1.0;                           // linear, llama3, yarn
+  double low_freq_factor = 1.0;                  // llama3
+  double high_freq_factor = 4.0;                 // llama3
+  double original_max_positions = 0.0;           // llama3, yarn: original_max_position_embeddings
+  double beta_fast = 32.0, beta_slow = 1.0;      // yarn
+  std::optional<double> attention_factor;        // yarn
+  std::optional<double> mscale, mscale_all_dim;  // yarn
+  bool truncate = true;                          // yarn
+
+  bool operator==(const RopeShape&) const = default;
+};
+
+struct ModelShape {
+  Family family = Family::llama;
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab = 0;  // rows of the embedding, which may exceed the tokenizer's size
+  int64_t max_positions = 0;
+  double norm_eps = 1e-6;
+  bool tied = false;         // the head is the embedding
+  bool qkv_bias = false;     // biases of q, k, v
+  bool output_bias = false;  // bias of o
+  bool mlp_bias = false;     // biases of gate, up, down
+  bool qk_norm = false;      // RMS norms of each head's query and key
+  RopeShape rope;
+  std::vector<int64_t> eos;    // eos_token_id, a number or a list; may be empty
+  std::optional<Dtype> dtype;  // dtype or torch_dtype
+
+  int64_t parameters() const;
+  bool operator==(const ModelShape&) const = default;
+};
+
+// Reads DIR/config.json. Both rope spellings are read (rope_parameters; rope_theta with rope_scaling); two that
+// disagree are an error. Throws Error(input) naming the file and the key that is missing, malformed or of an
+// unsupported value.
+ModelShape read_model_shape(const std::filesystem::path& config_json);
+
+struct TensorShape {
+  std::string name;  // as Hugging Face names it: model.layers.0.self_attn.q_proj.weight
+  std::vector<int64_t> dims;
+};
+
+// Every tensor of the model, in the order of the forward pass: embedding, layers 0 .. n-1, final norm, head (unless
+// tied). Weights of linear layers are [out, in].
+std::vector<TensorShape> tensor_shapes(const ModelShape& shape);
+
+}  // namespace trunkline
