@@ -21,8 +21,7 @@ execute_process(
   COMMAND ${TRUNKLINE_PYTHON} -c "import importlib.util as u; print(u.find_spec('mlx').submodule_search_locations[0])"
   OUTPUT_VARIABLE MLX_WHEEL OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 add_library(mlx_wheel SHARED IMPORTED)
-find_library(MLX_LIBRARY mlx HINTS ${MLX_WHEEL}/lib NO_DEFAULT_PATH REQUIRED)
-set_target_properties(mlx_wheel PROPERTIES IMPORTED_LOCATION ${MLX_LIBRARY}
+set_target_properties(mlx_wheel PROPERTIES IMPORTED_LOCATION ${MLX_WHEEL}/lib/libmlx${CMAKE_SHARED_LIBRARY_SUFFIX}
   INTERFACE_INCLUDE_DIRECTORIES ${MLX_WHEEL}/include INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${MLX_WHEEL}/include)
 add_library(trunkline_mlx INTERFACE)
 add_library(trunkline::mlx ALIAS trunkline_mlx)
