@@ -19,6 +19,7 @@ sanitize() {  # sanitize PRESET [CMAKE_BUILD_OPTION...]
   build "$@" && ctest --preset "$1" -j "$(cores)"
 }
 
+step "includes" .venv/bin/python tools/check_includes.py
 step "format" format
 step "address and undefined-behaviour sanitizers, the fast tests" sanitize asan
 step "thread sanitizer, the tests of base, link and comm" sanitize tsan --target base_test
