@@ -1,0 +1,35 @@
+#include "train/clip.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trunkline {
+
+double squared_norm(const mx::array& gradient) {
+  mx::array x = mx::contiguous(mx::astype(gradient, mx::float32));
+  x.eval();
+  const float* values = x.data<float>();
+  constexpr size_t kLanes = 8;  // independent sums, so that the compiler can keep them in vector registers
+  double sums[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double value = values[i + lane];
+      sums[lane] += value * value;
+    }
+  }
+  double total = 0.0;
+  for (; i < x.size(); ++i) total += static_cast<double>(values[i]) * values[i];
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+double global_norm(const Parameters& gradients) {
+  double total = 0.0;
+  for (const mx::array& gradient : gradients) total += squared_norm(gradient);
+  return std::sqrt(total);
+}
+
+double clip_factor(double norm, double max_norm) { return std::min(1.0, max_norm / (norm + 1e-6)); }
+
+}  // namespace trunkline

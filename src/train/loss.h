@@ -1,0 +1,41 @@
+// The loss of a micro-batch and its gradient: sums over target tokens, so that however a step's rows are cut into
+// micro-batches and ranks, the parts add up to the same thing. Whoever has the whole divides by the count of targets.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <cstdint>
+#include <span>
+
+#include "model/decoder.h"
+#include "train/dataset.h"
+
+namespace trunkline {
+
+// Rows as the model takes them, padded on the right and cut after the last token that predicts a target.
+struct Batch {
+  mx::array ids;        // [B, L] int32; padding is 0, which no position that counts can see
+  mx::array positions;  // [T] int32: where in the flattened ids (row * L + column) a target is predicted
+  mx::array targets;    // [T] int32: the id to predict there
+  int64_t target_count = 0;
+};
+
+Batch make_batch(std::span<const RowView> rows);
+
+// Cross entropy of hidden states x [T, C] under head [V, C], summed over the T targets (f32 scalar). Logits exist for
+// one chunk of tokens at a time, in the backward pass too.
+mx::array summed_cross_entropy(const mx::array& x, const mx::array& head, const mx::array& targets);
+
+// The batch's loss summed over its targets, as a lazy f32 scalar; for validation.
+mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, const Batch& batch);
+
+struct LossAndGradients {
+  mx::array loss;        // summed over the targets, f32 scalar
+  Parameters gradients;  // of that sum, parallel to the parameters and in their dtypes
+};
+
+// Lazy: evaluating `loss` runs the forward pass and the head's part of the backward pass; the layers' part runs once
+// the gradients are evaluated, so the loss can be looked at before that is paid for.
+LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Batch& batch);
+
+}  // namespace trunkline

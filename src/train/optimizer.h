@@ -1,0 +1,55 @@
+// Optimizers: SGD and AdamW, one parameter at a time.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/checkpoint.h"
+
+namespace trunkline {
+
+struct OptimizerOptions {
+  enum class Kind { sgd, adamw };
+  Kind kind = Kind::adamw;
+  double weight_decay = 0.01;  // sgd: added to the gradient; adamw: decoupled. On every parameter
+  double momentum = 0.0;       // sgd
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // adamw
+  bool bias_correction = true;                        // adamw
+
+  bool operator==(const OptimizerOptions&) const = default;
+};
+
+class Optimizer {
+ public:
+  // The state begins as zeros. `layout` is parallel to the parameters; its names name the state's arrays.
+  Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout);
+
+  // Begins the next step; its number (from 1) enters Adam's bias correction.
+  void begin_step(double learning_rate);
+
+  // Replaces `parameter` by its updated self; the gradient is `gradient` * `scale`. Evaluated on return, so that no
+  // more than one tensor's temporaries exist. Parameters and state are f32.
+  void update(size_t index, mx::array& parameter, const mx::array& gradient, float scale = 1.0f);
+
+  // Steps begun so far.
+  int64_t steps() const { return steps_; }
+
+  // Arrays by name ("model.norm.weight.m") for a snapshot. After restore, the next step goes on as if nothing had
+  // happened. Throws Error(input) naming an array that is missing, unknown or of the wrong shape.
+  std::vector<std::pair<std::string, mx::array>> state() const;
+  void restore(const std::vector<std::pair<std::string, mx::array>>& state, int64_t steps);
+
+ private:
+  OptimizerOptions options_;
+  std::vector<TensorShape> layout_;
+  std::vector<std::string> slots_;             // sgd with momentum: v; adamw: m, v
+  std::vector<std::vector<mx::array>> state_;  // [slot][parameter]
+  int64_t steps_ = 0;
+  double rate_ = 0.0;
+};
+
+}  // namespace trunkline

@@ -1,0 +1,115 @@
+#include "train/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "train/clip.h"
+#include "train/schedule.h"
+
+namespace trunkline {
+namespace {
+
+mx::array vector_of(std::vector<float> values) {
+  return mx::array(values.begin(), {static_cast<int>(values.size())}, mx::float32);
+}
+
+// Three steps on one weight, in plain double arithmetic as torch documents them.
+TEST(Optimizer, SgdWithMomentumAndDecayFollowsTheTextbook) {
+  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.01, .momentum = 0.9}, {{"w", {1}}});
+  mx::array w = vector_of({2.0f});
+  double expected = 2.0, velocity = 0.0;
+  for (int step = 0; step < 3; ++step) {
+    const double gradient = 0.5 * step - 0.3;
+    velocity = 0.9 * velocity + gradient + 0.01 * expected;
+    expected -= 0.1 * velocity;
+    optimizer.begin_step(0.1);
+    optimizer.update(0, w, vector_of({static_cast<float>(gradient * 4)}), 0.25f);
+  }
+  EXPECT_NEAR(w.item<float>(), expected, 1e-6);
+}
+
+TEST(Optimizer, AdamWFollowsTheTextbook) {
+  Optimizer optimizer({.weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95}, {{"w", {1}}});
+  mx::array w = vector_of({2.0f});
+  double expected = 2.0, m = 0.0, v = 0.0;
+  for (int step = 1; step <= 3; ++step) {
+    const double gradient = 0.5 * step - 0.3;
+    expected *= 1.0 - 0.01 * 0.1;
+    m = 0.9 * m + 0.1 * gradient;
+    v = 0.95 * v + 0.05 * gradient * gradient;
+    expected -= 0.01 * (m / (1 - std::pow(0.9, step))) / (std::sqrt(v / (1 - std::pow(0.95, step))) + 1e-8);
+    optimizer.begin_step(0.01);
+    optimizer.update(0, w, vector_of({static_cast<float>(gradient)}));
+  }
+  EXPECT_NEAR(w.item<float>(), expected, 1e-6);
+}
+
+TEST(Optimizer, GoesOnFromItsStateToTheSameBits) {
+  const OptimizerOptions options{.weight_decay = 0.1};
+  const std::vector<TensorShape> layout = {{"a", {3}}, {"b", {2}}};
+  const auto step = [](Optimizer& optimizer, Parameters& parameters) {
+    optimizer.begin_step(0.01);
+    for (size_t i = 0; i < parameters.size(); ++i) optimizer.update(i, parameters[i], mx::sin(parameters[i]));
+  };
+  Parameters whole = {vector_of({1, 2, 3}), vector_of({4, 5})};
+  Optimizer first(options, layout);
+  step(first, whole);
+  step(first, whole);
+  Parameters resumed = whole;
+  Optimizer second(options, layout);
+  second.restore(first.state(), first.steps());
+  step(first, whole);
+  step(second, resumed);
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(mx::array_equal(whole[i], resumed[i]).item<bool>());
+
+  EXPECT_THROW(second.restore({}, 1), Error);
+  auto extra = first.state();
+  extra.emplace_back("c.m", vector_of({1}));
+  EXPECT_THROW(second.restore(extra, 1), Error);
+}
+
+TEST(Optimizer, SmallUpdatesAreNotRoundedAway) {
+  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0}, {{"w", {1}}});
+  mx::array w = vector_of({1.0f});
+  for (int step = 0; step < 2000; ++step) {
+    optimizer.begin_step(1e-5);
+    optimizer.update(0, w, vector_of({1.0f}));
+  }
+  EXPECT_NEAR(w.item<float>(), 0.98, 1e-4);
+}
+
+TEST(Clip, NormsAndFactors) {
+  EXPECT_DOUBLE_EQ(global_norm({vector_of({3, 0}), vector_of({0, 0, 0, 0, 0, 0, 0, 0, 0, 4})}), 5.0);
+  EXPECT_DOUBLE_EQ(clip_factor(0.5, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(clip_factor(4.0, 1.0), 1.0 / (4.0 + 1e-6));
+  EXPECT_TRUE(std::isinf(squared_norm(vector_of({1, INFINITY}))));
+  EXPECT_TRUE(std::isnan(squared_norm(vector_of({NAN, 1}))));
+  EXPECT_TRUE(std::isfinite(squared_norm(vector_of({3e38f, 3e38f}))));
+}
+
+TEST(Schedule, WarmsUpThenDecays) {
+  const Schedule cosine({.name = "cosine_decay", .arguments = {1.0, 10, 0.1}, .warmup = 4});
+  EXPECT_DOUBLE_EQ(cosine.rate(0), 0.0);
+  EXPECT_DOUBLE_EQ(cosine.rate(2), 0.5);
+  EXPECT_DOUBLE_EQ(cosine.rate(4), 1.0);
+  EXPECT_DOUBLE_EQ(cosine.rate(5), 1.0);
+  EXPECT_NEAR(cosine.rate(10), 0.55, 1e-12);
+  EXPECT_NEAR(cosine.rate(15), 0.1, 1e-12);
+  EXPECT_NEAR(cosine.rate(100), 0.1, 1e-12);
+  const Schedule linear({.name = "linear_schedule", .arguments = {1.0, 0.0, 4}});
+  EXPECT_DOUBLE_EQ(linear.rate(1), 0.75);
+  EXPECT_DOUBLE_EQ(linear.rate(9), 0.0);
+  EXPECT_DOUBLE_EQ(Schedule({.name = "step_decay", .arguments = {1.0, 0.5, 10}}).rate(25), 0.25);
+  EXPECT_DOUBLE_EQ(Schedule({.name = "constant", .arguments = {0.3}}).rate(7), 0.3);
+}
+
+TEST(Schedule, RefusesWhatItDoesNotKnow) {
+  EXPECT_THROW(Schedule({.name = "polynomial", .arguments = {1.0}}), Error);
+  EXPECT_THROW(Schedule({.name = "cosine_decay", .arguments = {1.0}}), Error);
+  EXPECT_THROW(Schedule({.name = "linear_schedule", .arguments = {1.0, 0.0, 0}}), Error);
+  EXPECT_THROW(Schedule({.name = "constant", .arguments = {-1.0}}), Error);
+}
+
+}  // namespace
+}  // namespace trunkline
