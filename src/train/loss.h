@@ -22,10 +22,6 @@ struct Batch {
 
 Batch make_batch(std::span<const RowView> rows);
 
-// Cross entropy of hidden states x [T, C] under head [V, C], summed over the T targets (f32 scalar). Logits exist for
-// one chunk of tokens at a time, in the backward pass too.
-mx::array summed_cross_entropy(const mx::array& x, const mx::array& head, const mx::array& targets);
-
 // The batch's loss summed over its targets, as a lazy f32 scalar; for validation.
 mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, const Batch& batch);
 

@@ -6,6 +6,7 @@
 
 #include "train/clip.h"
 #include "train/schedule.h"
+#include "trunkline/error.h"
 
 namespace trunkline {
 namespace {
