@@ -15,12 +15,15 @@ step() {  # step NAME COMMAND...
 
 format() { git ls-files '*.cc' '*.h' | xargs .venv/bin/clang-format --dry-run -Werror; }
 
+lint() { configure release && .venv/bin/python tools/lint.py; }
+
 sanitize() {  # sanitize PRESET [CMAKE_BUILD_OPTION...]
   build "$@" && ctest --preset "$1" -j "$(cores)"
 }
 
 step "includes" .venv/bin/python tools/check_includes.py
 step "format" format
+step "lint" lint
 step "address and undefined-behaviour sanitizers, the fast tests" sanitize asan
 step "thread sanitizer, the tests of base, link and comm" sanitize tsan --target base_test
 

@@ -42,6 +42,7 @@ std::vector<std::string> environment_of(const ProcessOptions& options) {
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   std::vector<char*> result;
+  result.reserve(strings.size() + 1);
   for (std::string& string : strings) result.push_back(string.data());
   result.push_back(nullptr);
   return result;
@@ -162,7 +163,7 @@ std::optional<std::filesystem::path> find_program(const std::string& name) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find(':', begin), path.size());
     const std::string directory = path.substr(begin, end - begin);
-    const auto candidate = std::filesystem::path(directory.empty() ? "." : directory) / name;
+    auto candidate = std::filesystem::path(directory.empty() ? "." : directory) / name;
     if (is_program(candidate)) return candidate;
     begin = end + 1;
   }
