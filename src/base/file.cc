@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -43,26 +44,68 @@ std::string read_file(const std::filesystem::path& path) {
 }
 
 void write_file(const std::filesystem::path& path, std::string_view bytes) {
-  std::filesystem::path beside = path;
-  beside += fmt::format(".{}.part", ::getpid());
-  {
-    const Descriptor file = open_or_fail(beside, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t put = ::write(file.value, bytes.data() + done, bytes.size() - done);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) {
-        const int code = errno;
-        ::unlink(beside.c_str());
-        errno = code;
-        fail_errno("cannot write {}", path.string());
-      }
-      done += static_cast<size_t>(put);
-    }
-    if (::fsync(file.value) != 0) fail_errno("cannot sync {}", beside.string());
+  OutputFile file(path);
+  file.append(bytes);
+  file.commit();
+}
+
+OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), beside_(path_) {
+  beside_ += fmt::format(".{}.part", ::getpid());
+  fd_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_errno("cannot write {}", path_.string());
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(beside_.c_str());
+}
+
+void OutputFile::append(std::string_view bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::write(fd_, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_errno("cannot write {}", path_.string());
+    done += static_cast<size_t>(put);
   }
-  if (::rename(beside.c_str(), path.c_str()) != 0) fail_errno("cannot rename {} to {}", beside.string(), path.string());
-  sync_path(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
+}
+
+void OutputFile::commit() {
+  if (::fsync(fd_) != 0) fail_errno("cannot sync {}", path_.string());
+  if (::rename(beside_.c_str(), path_.c_str()) != 0) {
+    fail_errno("cannot rename {} to {}", beside_.string(), path_.string());
+  }
+  ::close(std::exchange(fd_, -1));
+  sync_path(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+}
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  Descriptor file = open_or_fail(path_, O_RDONLY);
+  struct stat status {};
+  if (::fstat(file.value, &status) != 0) fail_errno("cannot stat {}", path_.string());
+  size_ = static_cast<uint64_t>(status.st_size);
+  fd_ = std::exchange(file.value, -1);
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+
+void InputFile::read_at(uint64_t offset, void* data, size_t size) const {
+  auto* to = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t got = ::pread(fd_, to, std::min(size, size_t{1} << 30), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_errno("cannot read {}", path_.string());
+    if (got == 0) fail(ErrorKind::input, "{}: ends at byte {}", path_.string(), offset);
+    to += got;
+    offset += static_cast<uint64_t>(got);
+    size -= static_cast<size_t>(got);
+  }
 }
 
 void sync_path(const std::filesystem::path& path) {

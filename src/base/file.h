@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -14,6 +15,43 @@ std::string read_file(const std::filesystem::path& path);
 
 // Writes to a file beside `path`, syncs it and renames it over `path`: readers see the old bytes or the new ones.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
+
+// A file written piece by piece, under the same promise as write_file: it appears under its name at commit(), whole and
+// synced; without commit nothing is left.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void append(std::string_view bytes);
+  void commit();
+
+ private:
+  std::filesystem::path path_, beside_;
+  int fd_ = -1;
+};
+
+// A file read at any offset.
+class InputFile {
+ public:
+  explicit InputFile(std::filesystem::path path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  // Fills `data` with the `size` bytes from `offset` on; an end of file before that is an error.
+  void read_at(uint64_t offset, void* data, size_t size) const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
 
 // Flushes a directory's entries (after a rename in it) or a file's bytes to the disk.
 void sync_path(const std::filesystem::path& path);

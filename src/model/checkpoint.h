@@ -23,6 +23,7 @@ struct Checkpoint {
   ModelShape shape;
   std::vector<TensorShape> layout;    // tensor_shapes(shape)
   Parameters tensors;                 // parallel to layout, in the dtypes as stored
+  std::vector<mx::Dtype> dtypes;      // parallel to layout: those dtypes, for when `tensors` has been let go
   std::vector<std::string> warnings;  // an untied-looking head beside a tied config, say
 };
 
@@ -30,12 +31,14 @@ struct Checkpoint {
 // or of an unsupported dtype, and every shard that the index names and the directory lacks.
 Checkpoint load_checkpoint(const std::filesystem::path& directory);
 
-// Writes `tensors` (parallel to source.layout) as a checkpoint in `directory` (made if absent): weights in the source's
-// dtypes, or in `dtype` (which then is also written to the dtype key of config.json, the only edit); sharded as
-// transformers does past 5 GB; every other file of the source that is neither weights nor an index of weights is copied
-// byte for byte. Each file is written beside and renamed. The same tensors give the same bytes.
+// Writes `tensors` (parallel to source.layout) as a checkpoint in `directory` (made if absent, never the source's own):
+// weights in the source's dtypes, or in `dtype` (which then is also written to the dtype key of config.json, the only
+// edit); sharded past `shard_bytes`, as transformers does; every other file of the source that is neither weights nor
+// an index of weights is copied byte for byte, folders too (but for hidden ones and a training run's own files).
+// Weights and indexes of weights that `directory` held before are removed. Each file is written beside and renamed. The
+// same tensors give the same bytes. Of `source`, everything but `tensors` is used.
 void save_checkpoint(const Checkpoint& source, const Parameters& tensors, const std::filesystem::path& directory,
-                     std::optional<mx::Dtype> dtype = std::nullopt);
+                     std::optional<mx::Dtype> dtype = std::nullopt, uint64_t shard_bytes = 5'000'000'000);
 
 // `tensors` in `dtype`.
 Parameters cast(const Parameters& tensors, mx::Dtype dtype);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/checkpoint.h"
+#include "model/rope.h"
 #include "plan/model_shape.h"
 
 namespace trunkline {
@@ -45,18 +46,25 @@ class Decoder {
   mx::array logits(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
 
  private:
+  // Positions of tensors in Parameters; -1 where the family has none.
+  struct LinearIndex {
+    int weight, bias;
+  };
+  struct LayerIndex {
+    int input_norm, q_norm, k_norm, post_norm;
+    LinearIndex q, k, v, o, gate, up, down;
+  };
+
+  mx::array rms_norm(const mx::array& x, const mx::array& weight) const;
+  mx::array project(const Parameters& parameters, const LinearIndex& index, const mx::array& x) const;
+  mx::array attend(const Parameters& parameters, const LayerIndex& index, const mx::array& x,
+                   KeyValueCache::Entry* cache, int offset) const;
+
   ModelShape shape_;
   std::vector<TensorShape> layout_;
-  // Positions of a layer's tensors in Parameters; -1 where the family has none.
-  struct LayerIndex {
-    int input_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm, post_norm, gate, up, down, gate_bias,
-        up_bias, down_bias;
-  };
   std::vector<LayerIndex> layers_;
   int embedding_ = 0, norm_ = 0, head_ = 0;
-  std::optional<mx::array> rope_freqs_;  // for llama3, yarn: what mx::fast::rope takes as freqs
-  float rope_scale_ = 1.0f;              // linear: 1 / factor
-  float rope_magnitude_ = 1.0f;          // yarn: attention factor
+  Rope rope_;
 };
 
 }  // namespace trunkline

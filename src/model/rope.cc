@@ -1,0 +1,96 @@
+#include "model/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace trunkline {
+namespace {
+
+using Type = RopeShape::Type;
+
+constexpr double kTurn = 2 * std::numbers::pi;
+
+// Long waves are stretched by `factor`, short ones kept, those between interpolated.
+void scale_llama3(const RopeShape& shape, std::vector<float>& inverse) {
+  const double longest = shape.original_max_positions / shape.low_freq_factor;
+  const double shortest = shape.original_max_positions / shape.high_freq_factor;
+  for (float& frequency : inverse) {
+    const auto wave = static_cast<float>(kTurn) / frequency;
+    if (wave < shortest) continue;
+    if (wave > longest) {
+      frequency /= static_cast<float>(shape.factor);
+      continue;
+    }
+    const auto smooth = static_cast<float>((shape.original_max_positions / wave - shape.low_freq_factor) /
+                                           (shape.high_freq_factor - shape.low_freq_factor));
+    frequency = (1 - smooth) * frequency / static_cast<float>(shape.factor) + smooth * frequency;
+  }
+}
+
+// Pairs that turn often within the original context are kept, those that turn seldom stretched, with a ramp between
+// (arXiv 2309.00071, section 3.2).
+void scale_yarn(const RopeShape& shape, int head_dim, std::vector<float>& inverse) {
+  const auto pair_that_turns = [&](double times) {
+    return head_dim * std::log(shape.original_max_positions / (times * kTurn)) / (2 * std::log(shape.theta));
+  };
+  double low = pair_that_turns(shape.beta_fast);
+  double high = pair_that_turns(shape.beta_slow);
+  if (shape.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, head_dim - 1.0);
+  if (low == high) high += 0.001;
+  for (size_t i = 0; i < inverse.size(); ++i) {
+    const auto ramp = static_cast<float>((static_cast<double>(i) - low) / (high - low));
+    const float kept = 1 - std::clamp(ramp, 0.0f, 1.0f);
+    const float stretched = 1 / (static_cast<float>(shape.factor) * (1 / inverse[i]));
+    inverse[i] = stretched * (1 - kept) + inverse[i] * kept;
+  }
+}
+
+}  // namespace
+
+std::vector<float> inverse_frequencies(const RopeShape& shape, int head_dim) {
+  std::vector<float> inverse;
+  for (int i = 0; i < head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
+    inverse.push_back(1 / std::pow(static_cast<float>(shape.theta), exponent));
+  }
+  switch (shape.type) {
+    case Type::standard: break;
+    case Type::linear:
+      for (float& frequency : inverse) frequency /= static_cast<float>(shape.factor);
+      break;
+    case Type::llama3: scale_llama3(shape, inverse); break;
+    case Type::yarn: scale_yarn(shape, head_dim, inverse); break;
+  }
+  return inverse;
+}
+
+double attention_factor(const RopeShape& shape) {
+  if (shape.type != Type::yarn) return 1.0;
+  if (shape.attention_factor) return *shape.attention_factor;
+  const auto magnitude = [&](double scale) {
+    return shape.factor <= 1 ? 1.0 : 0.1 * scale * std::log(shape.factor) + 1.0;
+  };
+  if (shape.mscale && shape.mscale_all_dim) return magnitude(*shape.mscale) / magnitude(*shape.mscale_all_dim);
+  return magnitude(1.0);
+}
+
+Rope::Rope(const RopeShape& shape, int head_dim)
+    : frequencies_(inverse_frequencies(shape, head_dim).begin(), {head_dim / 2}),
+      factor_(static_cast<float>(attention_factor(shape))) {}
+
+mx::array Rope::rotate(const mx::array& x, int offset) const {
+  const mx::array positions = mx::arange(offset, offset + x.shape(2), mx::float32);
+  const mx::array angles = mx::expand_dims(positions, 1) * frequencies_;
+  const mx::array cosine = mx::astype(mx::cos(angles) * factor_, x.dtype());
+  const mx::array sine = mx::astype(mx::sin(angles) * factor_, x.dtype());
+  const std::vector<mx::array> halves = mx::split(x, 2, -1);
+  return mx::concatenate({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
+}
+
+}  // namespace trunkline
