@@ -45,6 +45,14 @@ inline void set_non_blocking(int fd) {
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) fail_errno("fcntl(O_NONBLOCK) on descriptor {}", fd);
 }
 
+// Descriptors 0, 1 and 2, where they were closed when this process began, become /dev/null: otherwise the next file
+// that is opened would take their place, and messages would go into it.
+inline void open_standard_streams() {
+  for (int fd = 0; fd < 3; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) fail_errno("open /dev/null");
+  }
+}
+
 struct Pipe {
   Fd read, write;
 };

@@ -86,10 +86,7 @@ struct Child {
     for (int target = 0; target < 3; ++target) {
       const int source = streams[target];
       if (source < 0) continue;
-      // dup2 onto itself would leave close-on-exec set.
-      if (source == target ? ::fcntl(source, F_SETFD, 0) != 0 : ::dup2(source, target) < 0) {
-        report(Failure::Step::stream);
-      }
+      if (::dup2(source, target) < 0) report(Failure::Step::stream);
     }
     for (const int fd : options.inherit) {
       if (::fcntl(fd, F_SETFD, 0) != 0) report(Failure::Step::inherit);
@@ -125,15 +122,6 @@ void open_stream(Stream stream, bool child_reads, Fd& ours, Fd& theirs) {
   Pipe pipe = make_pipe();
   ours = std::move(child_reads ? pipe.write : pipe.read);
   theirs = std::move(child_reads ? pipe.read : pipe.write);
-}
-
-// A descriptor of ours that is 0, 1 or 2 (they were closed when this process began) would be overwritten in the child
-// before its turn came.
-void lift(Fd& fd) {
-  if (!fd || fd.get() > 2) return;
-  Fd lifted(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
-  if (!lifted) fail_errno("fcntl(F_DUPFD_CLOEXEC)");
-  fd = std::move(lifted);
 }
 
 std::optional<Failure> read_failure(int fd) {
@@ -194,7 +182,6 @@ Process Process::start(const ProcessOptions& options) {
     open_stream(options.output, false, process.output, theirs[1]);
     open_stream(options.error, false, process.error, theirs[2]);
     failures = make_pipe();
-    for (Fd* fd : {&theirs[0], &theirs[1], &theirs[2], &failures.write}) lift(*fd);
     const Child child{options,
                       name.c_str(),
                       argv.data(),
@@ -231,6 +218,7 @@ Process::Process(Process&& other) noexcept
       error(std::move(other.error)),
       pid_(std::exchange(other.pid_, -1)),
       own_group_(other.own_group_),
+      reaped_(other.reaped_),
       status_(other.status_) {}
 
 Process& Process::operator=(Process&& other) noexcept {
@@ -241,12 +229,13 @@ Process& Process::operator=(Process&& other) noexcept {
     error = std::move(other.error);
     pid_ = std::exchange(other.pid_, -1);
     own_group_ = other.own_group_;
+    reaped_ = other.reaped_;
     status_ = other.status_;
   }
   return *this;
 }
 
-// The process is only looked at here and reaped in end(): until then its id, and its group's, can be no one else's.
+// The process is only looked at here and reaped later: until then its id, and its group's, can be no one else's.
 std::optional<ExitStatus> Process::exit_status() {
   if (status_ || pid_ < 0) return status_;
   siginfo_t info{};
@@ -271,7 +260,24 @@ std::optional<ExitStatus> Process::wait(Deadline deadline) {
 }
 
 void Process::signal(int number) {
-  if (pid_ > 0) ::kill(own_group_ ? -pid_ : pid_, number);
+  if (pid_ < 0 || (reaped_ && !own_group_)) return;
+  ::kill(own_group_ ? -pid_ : pid_, number);
+}
+
+bool Process::leaves_others() {
+  if (!own_group_ || !exit_status()) return false;
+  reap();
+  // Orphans of the group come to us where we are their reaper; dead ones would count as living.
+  while (::waitpid(-pid_, nullptr, WNOHANG) > 0) {
+  }
+  return ::kill(-pid_, 0) == 0;
+}
+
+void Process::reap() noexcept {
+  if (reaped_) return;
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
 }
 
 void Process::end() noexcept {
@@ -280,8 +286,7 @@ void Process::end() noexcept {
   output.reset();
   error.reset();
   signal(SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  reap();
   pid_ = -1;
 }
 

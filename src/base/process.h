@@ -1,4 +1,5 @@
-// Child processes: started with pipes, waited for with a deadline, gone with their owner.
+// Child processes: started with pipes, waited for with a deadline, gone with their owner. Descriptors 0, 1 and 2 must
+// be open (open_standard_streams).
 #pragma once
 
 #include <sys/types.h>
@@ -53,7 +54,7 @@ class Process {
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;
 
-  // Belongs to this process until the destructor, even after its end.
+  // Belongs to this process until the destructor or leaves_others(), even after its end.
   pid_t pid() const { return pid_; }
 
   // Our ends of the pipes; nothing where the option was not `pipe`. Close `input` to give the child its end of file.
@@ -66,13 +67,17 @@ class Process {
   std::optional<ExitStatus> wait(Deadline deadline);
   // To the process, or its own group. Nothing happens when it is gone.
   void signal(int number);
+  // Once it has ended: whether others live on in its own group. Reaps it, so that its id is kept only by them.
+  bool leaves_others();
 
  private:
   Process(pid_t pid, bool own_group) : pid_(pid), own_group_(own_group) {}
+  void reap() noexcept;
   void end() noexcept;
 
   pid_t pid_ = -1;
   bool own_group_ = false;
+  bool reaped_ = false;
   std::optional<ExitStatus> status_;
 };
 

@@ -114,7 +114,7 @@ TEST(Process, GivesNoDescriptorButThoseNamed) {
 }
 
 TEST(Process, IsToldApartByTheSignalThatEndedIt) {
-  Process process = Process::start(shell("sleep 100"));
+  Process process = Process::start(shell("exec sleep 100"));
   EXPECT_FALSE(process.wait(Deadline::after(20ms)));
   process.signal(SIGTERM);
   const auto status = process.wait(Deadline::after(10s));
@@ -164,6 +164,17 @@ TEST(Process, LeavesNobodyBehind) {
   EXPECT_TRUE(closes(held.read));
 }
 
+TEST(Process, TellsOfOthersInItsGroup) {
+  ProcessOptions options = shell("sleep 100 & exit 0");
+  options.own_group = true;
+  Process process = Process::start(options);
+  EXPECT_FALSE(Process::start(shell("exit 0")).leaves_others());
+  ASSERT_TRUE(process.wait(Deadline::after(10s)));
+  EXPECT_TRUE(process.leaves_others());
+  process.signal(SIGKILL);
+  EXPECT_EQ(read_all(process.output), "");  // the sleeper held it open
+}
+
 TEST(Process, AnnouncesItself) {
   Pipe pipe = make_pipe();
   ProcessOptions options = shell("exit 0");
@@ -175,7 +186,7 @@ TEST(Process, AnnouncesItself) {
 }
 
 TEST(Process, MovesWithItsOwner) {
-  Process first = Process::start(shell("echo moved; sleep 100"));
+  Process first = Process::start(shell("echo moved; exec sleep 100"));
   const pid_t pid = first.pid();
   Process second = std::move(first);
   char buffer[16];

@@ -17,6 +17,12 @@ struct Settings {
   std::optional<std::string> lanes;      // TRUNKLINE_LANES: connections a peer
   std::optional<std::string> timeout;    // TRUNKLINE_TIMEOUT: seconds from the last progress
   std::optional<std::string> algorithm;  // TRUNKLINE_ALGORITHM: auto, mesh, broadcast
+  // Left as the user set them; `trunkline launch` gives ranks the rest.
+  std::optional<std::string> openblas_threads;  // OPENBLAS_NUM_THREADS
+  std::optional<std::string> omp_threads;       // OMP_NUM_THREADS
+  std::optional<std::string> veclib_threads;    // VECLIB_MAXIMUM_THREADS
+  std::optional<std::string> columns;           // COLUMNS
+  std::optional<std::string> lines;             // LINES
   // Elsewhere.
   std::optional<std::string> log_level;   // TRUNKLINE_LOG
   std::optional<std::string> python;      // TRUNKLINE_PYTHON: the interpreter that has tokenizers and jinja2

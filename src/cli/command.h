@@ -10,10 +10,13 @@
 namespace trunkline {
 
 struct Command {
-  CLI::App* app;             // its name, options and help; a subcommand of the `app` given
-  std::function<int()> run;  // after parsing; returns the exit code, or throws Error (exit 1)
+  CLI::App* app;  // its name, options and help; a subcommand of the `app` given
+  // After parsing; returns the exit code, or throws Error (exit 1) or CLI::ParseError (exit 2).
+  std::function<int()> run;
   // Where what follows `--` on the command line goes; without it, `--` is refused.
   std::vector<std::string>* program = nullptr;
 };
+
+Command launch_command(CLI::App& app);
 
 }  // namespace trunkline

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/fail.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "model/backend.h"
@@ -25,24 +26,19 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version",
                        [] { return fmt::format("trunkline {}\n{}", TRUNKLINE_VERSION, describe_backend()); });
-  const std::vector<Command> commands = {};
+  const std::vector<Command> commands = {launch_command(app)};
   try {
     app.parse(ours);
+    const auto command =
+        std::find_if(commands.begin(), commands.end(), [](const Command& it) { return it.app->parsed(); });
+    if (dashes != argv + argc) {
+      if (command->program == nullptr) throw CLI::ExtrasError({"--"});
+      command->program->assign(dashes + 1, argv + argc);
+    }
+    return command->run();
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
-  for (const Command& command : commands) {
-    if (!command.app->parsed()) continue;
-    if (dashes != argv + argc) {
-      if (command.program == nullptr) {
-        fmt::print(stderr, "trunkline {}: nothing may follow --\n", command.app->get_name());
-        return kUsage;
-      }
-      command.program->assign(dashes + 1, argv + argc);
-    }
-    return command.run();
-  }
-  return kUsage;
 }
 
 }  // namespace
@@ -51,6 +47,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   std::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would hide how children end
   try {
+    trunkline::open_standard_streams();
     trunkline::init_logging();
     return trunkline::run(argc, argv);
   } catch (const std::exception& error) {
