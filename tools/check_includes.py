@@ -17,7 +17,7 @@ class Folder(NamedTuple):
 
 # Lowest first. A folder may use the folders and libraries that its line names, itself, the C++ standard library and fmt.
 FOLDERS = {
-    "src/base": Folder("", "posix spdlog highway isa-l"),
+    "src/base": Folder("", "posix spdlog highway isa-l sodium"),
     "src/cluster": Folder("base", "posix json"),
     "src/plan": Folder("base cluster", "json"),
     "src/link": Folder("base cluster", "posix verbs sodium"),

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/crc32c.h"
+#include "base/digest.h"
 #include "base/fail.h"
 #include "base/file.h"
 #include "base/random.h"
@@ -28,6 +29,12 @@ TEST(Crc32c, GoesOnFromAnEarlierResult) {
   const std::string text = "one checksum, two parts";
   const uint32_t first = crc32c(text.data(), 7);
   EXPECT_EQ(crc32c(text.data() + 7, text.size() - 7, first), crc32c(text.data(), text.size()));
+}
+
+// RFC 7693's algorithm with a 32-byte result, as Python's hashlib computes it.
+TEST(Digest, MatchesAnotherImplementation) {
+  EXPECT_EQ(to_hex(digest_of("")), "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8");
+  EXPECT_EQ(to_hex(digest_of("abc")), "bddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319");
 }
 
 TEST(Dtype, NamesReadBack) {

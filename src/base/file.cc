@@ -43,15 +43,15 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
-void write_file(const std::filesystem::path& path, std::string_view bytes) {
-  OutputFile file(path);
+void write_file(const std::filesystem::path& path, std::string_view bytes, unsigned mode) {
+  OutputFile file(path, mode);
   file.append(bytes);
   file.commit();
 }
 
-OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), beside_(path_) {
+OutputFile::OutputFile(std::filesystem::path path, unsigned mode) : path_(std::move(path)), beside_(path_) {
   beside_ += fmt::format(".{}.part", ::getpid());
-  fd_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  fd_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, static_cast<mode_t>(mode));
   if (fd_ < 0) fail_errno("cannot write {}", path_.string());
 }
 

@@ -14,13 +14,14 @@ namespace trunkline {
 std::string read_file(const std::filesystem::path& path);
 
 // Writes to a file beside `path`, syncs it and renames it over `path`: readers see the old bytes or the new ones.
-void write_file(const std::filesystem::path& path, std::string_view bytes);
+// `mode` is what a new file's permissions may be, as in open(2).
+void write_file(const std::filesystem::path& path, std::string_view bytes, unsigned mode = 0666);
 
 // A file written piece by piece, under the same promise as write_file: it appears under its name at commit(), whole and
 // synced; without commit nothing is left.
 class OutputFile {
  public:
-  explicit OutputFile(std::filesystem::path path);
+  explicit OutputFile(std::filesystem::path path, unsigned mode = 0666);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;

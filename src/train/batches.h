@@ -14,12 +14,14 @@ class StepRows {
  public:
   StepRows(int64_t rows, int64_t rows_per_step, uint64_t seed);
   int64_t steps_per_epoch() const;
-  // Row indices of step `step` (from 0), in no particular order.
+  // Row indices of step `step` (from 0), in no particular order. Not for several threads at once.
   std::vector<int64_t> step(int64_t step) const;
 
  private:
   int64_t rows_, rows_per_step_;
   uint64_t seed_;
+  mutable int64_t shuffled_epoch_ = -1;
+  mutable std::vector<int64_t> order_;  // of the rows in that epoch
 };
 
 // A micro-batch: rows that go through the model together.

@@ -1,16 +1,14 @@
 // Datasets: JSONL files of text, prompt / completion or messages rows, checked whole, tokenized once into a
-// memory-mapped cache.
+// memory-mapped cache. docs/data.md says what users see of it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "base/file.h"
 #include "model/text.h"
+#include "train/row_cache.h"
 
 namespace trunkline {
 
@@ -28,10 +26,10 @@ struct DataSummary {
   int64_t rows = 0;    // rows kept
   int64_t tokens = 0;  // in the rows kept
   int64_t targets = 0;
-  int64_t truncated = 0;                       // longer than max_seq_length, cut at the end
-  int64_t skipped = 0;                         // no target within max_seq_length
+  int64_t truncated = 0;                       // rows kept that were longer than max_seq_length, cut at the end
+  int64_t skipped = 0;                         // rows without a target within max_seq_length
   int64_t blank = 0;                           // blank lines
-  int64_t text = 0, completion = 0, chat = 0;  // rows a kind
+  int64_t text = 0, completion = 0, chat = 0;  // rows a kind, those skipped included
 };
 
 struct RowView {
@@ -46,24 +44,19 @@ class Dataset {
   // Opens the cache for `jsonl`, making it first if there is none for these sources: the file, the model's tokenizer
   // and template, the options. The whole file is checked before anything is made; a fault throws Error(input) with
   // "FILE:LINE: field: what is wrong", never the row's text. `vocab`: rows of the model's embedding; an id past it is
-  // an error.
+  // an error. Several processes may do this at once; it is less work if one of them goes first.
   static Dataset open(const std::filesystem::path& jsonl, Text& text, const DataOptions& options, int64_t vocab);
 
-  int64_t rows() const { return static_cast<int64_t>(offsets_.size()) - 1; }
+  int64_t rows() const { return rows_.counts.rows; }
   RowView row(int64_t index) const;
-  int64_t length(int64_t index) const { return static_cast<int64_t>(row(index).ids.size()); }
+  int64_t length(int64_t index) const;
   const DataSummary& summary() const { return summary_; }
   // Hash of the rows as tokenized: what ranks compare.
-  uint32_t checksum() const { return checksum_; }
+  uint32_t checksum() const { return rows_.checksum; }
 
  private:
-  std::unique_ptr<MappedFile> file_;
-  std::span<const int64_t> offsets_;  // row i is tokens offsets_[i] .. offsets_[i + 1]
-  std::span<const int64_t> target_counts_;
-  std::span<const int32_t> ids_;
-  std::span<const uint8_t> targets_;
+  CachedRows rows_;
   DataSummary summary_;
-  uint32_t checksum_ = 0;
 };
 
 }  // namespace trunkline
