@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,7 +13,8 @@
 
 namespace trunkline {
 
-enum class Algorithm { automatic, mesh, broadcast };
+// The values travel between ranks: never renumber.
+enum class Algorithm : uint8_t { automatic = 0, mesh = 1, broadcast = 2 };
 
 // Where a rank stands in its job and how it finds the others.
 struct Config {
@@ -59,6 +61,10 @@ class Group {
   // Tells the other ranks why this one cannot go on; their pending and later calls throw Error(peer) with it. For a
   // failure outside a collective (bad data on one rank, say).
   virtual void abort(const std::string& reason) = 0;
+
+  // Tells that this rank gets on though it calls nothing here (a layer, a block of a checkpoint): the others' timeout
+  // runs from the last such moment. Any thread.
+  virtual void advance() {}
 };
 
 }  // namespace trunkline

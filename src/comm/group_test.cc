@@ -1,0 +1,216 @@
+// Values: every collective, with ranks as threads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <tuple>
+
+#include "base/random.h"
+#include "comm/ranks_for_test.h"
+#include "comm/reduce.h"
+#include "plan/collectives.h"
+
+namespace trunkline::testing {
+namespace {
+
+using Buffer = std::vector<std::byte>;
+
+// Rank `rank`'s input: any bits for integers, small numbers for floats, so that a sum in the wrong order shows.
+Buffer input_of(int rank, size_t count, Dtype dtype) {
+  Random random(static_cast<uint64_t>(rank) * 1000 + count);
+  Buffer bytes(count * size_of(dtype));
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t bits = random.next();
+    std::byte* const to = bytes.data() + i * size_of(dtype);
+    if (dtype == Dtype::f32) {
+      const float value = static_cast<float>(static_cast<int64_t>(bits) >> 20) * 0x1p-30f;
+      std::memcpy(to, &value, sizeof value);
+    } else if (dtype == Dtype::f16 || dtype == Dtype::bf16) {
+      // An exponent around that of 1, any sign and mantissa.
+      const uint16_t exponent = dtype == Dtype::f16 ? 15 << 10 : 127 << 7;
+      const uint16_t value = static_cast<uint16_t>((bits & (dtype == Dtype::f16 ? 0x83ff : 0x807f)) | exponent);
+      std::memcpy(to, &value, sizeof value);
+    } else {
+      std::memcpy(to, &bits, size_of(dtype));
+    }
+  }
+  return bytes;
+}
+
+std::vector<Buffer> inputs_of(int ranks, size_t count, Dtype dtype) {
+  std::vector<Buffer> inputs;
+  for (int rank = 0; rank < ranks; ++rank) inputs.push_back(input_of(rank, count, dtype));
+  return inputs;
+}
+
+Buffer expected_of(const std::vector<Buffer>& inputs, Reduction reduction, Dtype dtype) {
+  std::vector<const std::byte*> pointers;
+  for (const Buffer& each : inputs) pointers.push_back(each.data());
+  Buffer out(inputs[0].size());
+  reduce_plain(reduction, dtype, pointers, out.data(), out.size() / size_of(dtype));
+  return out;
+}
+
+void all_reduce(Group& group, Reduction reduction, const void* in, void* out, size_t count, Dtype dtype) {
+  switch (reduction) {
+    case Reduction::sum: return group.all_sum(in, out, count, dtype);
+    case Reduction::max: return group.all_max(in, out, count, dtype);
+    case Reduction::min: return group.all_min(in, out, count, dtype);
+  }
+}
+
+class Values : public ::testing::TestWithParam<std::tuple<int, int, Algorithm>> {
+ protected:
+  int ranks() const { return std::get<0>(GetParam()); }
+
+  void run(const std::function<void(Group&)>& body) {
+    const auto errors = run_threads(ranks(), body, [](Config& config) {
+      config.lanes = std::get<1>(GetParam());
+      config.algorithm = std::get<2>(GetParam());
+    });
+    EXPECT_THAT(errors, ::testing::Each(""));
+  }
+};
+
+// Nothing, one element, odd ones, below and above what one stripe, block or frame takes.
+const size_t kCounts[] = {0, 1, 3, 1000, 1025, 16387, 70001};
+
+TEST_P(Values, AllReduceOfEveryDtype) {
+  run([&](Group& group) {
+    for (const Dtype dtype : kAllDtypes) {
+      for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
+        for (const size_t count : kCounts) {
+          const auto inputs = inputs_of(ranks(), count, dtype);
+          const Buffer expected = expected_of(inputs, reduction, dtype);
+          const Buffer& in = inputs[static_cast<size_t>(group.rank())];
+          // Not in place, at an odd address; then in place.
+          Buffer out(in.size() + 1);
+          all_reduce(group, reduction, in.data(), out.data() + 1, count, dtype);
+          out.erase(out.begin());
+          ASSERT_EQ(out, expected) << name_of(dtype) << " " << count;
+          Buffer both = in;
+          all_reduce(group, reduction, both.data(), both.data(), count, dtype);
+          ASSERT_EQ(both, expected) << name_of(dtype) << " " << count << " in place";
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Values, SeveralFrames) {
+  run([&](Group& group) {
+    const size_t count = 5 * kFrameBytes / 4 * static_cast<size_t>(ranks()) + 13;
+    const auto inputs = inputs_of(ranks(), count, Dtype::f32);
+    const Buffer expected = expected_of(inputs, Reduction::sum, Dtype::f32);
+    Buffer both = inputs[static_cast<size_t>(group.rank())];
+    Buffer out(both.size());
+    group.all_sum(both.data(), out.data(), count, Dtype::f32);
+    EXPECT_TRUE(out == expected);
+    group.all_sum(both.data(), both.data(), count, Dtype::f32);
+    EXPECT_TRUE(both == expected);
+  });
+}
+
+TEST_P(Values, AllGather) {
+  run([&](Group& group) {
+    for (const Dtype dtype : {Dtype::u8, Dtype::bf16, Dtype::i64}) {
+      for (const size_t count : kCounts) {
+        const auto inputs = inputs_of(ranks(), count, dtype);
+        Buffer expected;
+        for (const Buffer& each : inputs) expected.insert(expected.end(), each.begin(), each.end());
+        const Buffer& in = inputs[static_cast<size_t>(group.rank())];
+        Buffer out(expected.size());
+        group.all_gather(in.data(), out.data(), count, dtype);
+        ASSERT_EQ(out, expected) << count;
+        // In place: at the beginning, and in this rank's block.
+        Buffer first(expected.size());
+        std::copy(in.begin(), in.end(), first.begin());
+        group.all_gather(first.data(), first.data(), count, dtype);
+        ASSERT_EQ(first, expected) << count;
+        Buffer block(expected.size());
+        std::byte* const own = block.data() + in.size() * static_cast<size_t>(group.rank());
+        std::copy(in.begin(), in.end(), own);
+        group.all_gather(own, block.data(), count, dtype);
+        ASSERT_EQ(block, expected) << count;
+      }
+    }
+  });
+}
+
+TEST_P(Values, SumScatter) {
+  run([&](Group& group) {
+    for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::i16}) {
+      for (const size_t count : kCounts) {
+        const auto inputs = inputs_of(ranks(), count * static_cast<size_t>(ranks()), dtype);
+        const Buffer all = expected_of(inputs, Reduction::sum, dtype);
+        const size_t block = count * size_of(dtype);
+        const auto begin = all.begin() + static_cast<ptrdiff_t>(block) * group.rank();
+        const Buffer expected(begin, begin + static_cast<ptrdiff_t>(block));
+        Buffer in = inputs[static_cast<size_t>(group.rank())];
+        Buffer out(block);
+        group.sum_scatter(in.data(), out.data(), count, dtype);
+        ASSERT_EQ(out, expected) << count;
+        group.sum_scatter(in.data(), in.data(), count, dtype);
+        in.resize(block);
+        ASSERT_EQ(in, expected) << count << " in place";
+      }
+    }
+  });
+}
+
+TEST_P(Values, BroadcastFromEveryRank) {
+  run([&](Group& group) {
+    for (int root = 0; root < ranks(); ++root) {
+      for (const size_t count : kCounts) {
+        const Buffer expected = input_of(root, count, Dtype::u16);
+        Buffer data = input_of(group.rank(), count, Dtype::u16);
+        group.broadcast(data.data(), count, Dtype::u16, root);
+        ASSERT_EQ(data, expected) << count;
+      }
+    }
+  });
+}
+
+TEST_P(Values, SendAndReceive) {
+  run([&](Group& group) {
+    for (const size_t count : kCounts) {
+      // Every rank sends to every other, in an order that all agree on.
+      for (int from = 0; from < ranks(); ++from) {
+        for (int to = 0; to < ranks(); ++to) {
+          if (from == to) continue;
+          const Buffer expected = input_of(from, count, Dtype::f32);
+          if (group.rank() == from) group.send(expected.data(), count, Dtype::f32, to);
+          if (group.rank() != to) continue;
+          Buffer data(expected.size());
+          group.recv(data.data(), count, Dtype::f32, from);
+          ASSERT_EQ(data, expected) << count;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Values, BarrierHoldsEveryoneUntilTheLast) {
+  std::atomic<int> arrived{0};
+  run([&](Group& group) {
+    for (int round = 1; round <= 20; ++round) {
+      ++arrived;
+      group.barrier();
+      EXPECT_GE(arrived, round * ranks());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, Values,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values(1, 3),
+                                            ::testing::Values(Algorithm::mesh, Algorithm::broadcast)),
+                         [](const auto& test) {
+                           return std::to_string(std::get<0>(test.param)) + "Ranks" +
+                                  std::to_string(std::get<1>(test.param)) + "Lanes" +
+                                  (std::get<2>(test.param) == Algorithm::mesh ? "Mesh" : "Broadcast");
+                         });
+
+}  // namespace
+}  // namespace trunkline::testing

@@ -1,0 +1,46 @@
+// Lanes: the threads of a group. Each lane runs the whole of an operation on its stripe of the message; lane 0 is the
+// caller's thread, the others are threads of their own that sleep between operations.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/channel.h"
+#include "comm/watch.h"
+
+namespace trunkline {
+
+class Lanes {
+ public:
+  using Task = std::function<void(Channel& channel, size_t lane)>;
+
+  Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch);
+  ~Lanes();
+
+  size_t size() const { return channels_.size(); }
+
+  // Runs the task on the first `count` lanes. An error on one of them ends the job for all; throws what ended it.
+  void run(size_t count, const Task& task);
+
+ private:
+  struct Worker {
+    std::mutex mutex;
+    std::condition_variable changed;
+    const Task* task = nullptr;  // null: none, or done
+    bool stop = false;
+    std::thread thread;
+  };
+
+  void work(size_t lane);
+  void run_one(const Task& task, size_t lane) noexcept;
+
+  std::vector<std::unique_ptr<Channel>> channels_;
+  Watch& watch_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // of lanes 1, 2, ...
+};
+
+}  // namespace trunkline

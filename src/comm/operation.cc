@@ -1,0 +1,47 @@
+#include "comm/operation.h"
+
+#include <fmt/format.h>
+
+namespace trunkline {
+namespace {
+
+std::string_view call_name(const Operation& operation) {
+  switch (operation.kind) {
+    case Operation::Kind::all_reduce:
+      switch (operation.reduction) {
+        case Reduction::sum: return "all_sum";
+        case Reduction::max: return "all_max";
+        case Reduction::min: return "all_min";
+      }
+      break;
+    case Operation::Kind::all_gather: return "all_gather";
+    case Operation::Kind::sum_scatter: return "sum_scatter";
+    case Operation::Kind::broadcast: return "broadcast";
+    case Operation::Kind::send: return "send";
+    case Operation::Kind::receive: return "recv";
+    case Operation::Kind::barrier: return "barrier";
+  }
+  return "an operation of another version";
+}
+
+}  // namespace
+
+std::string Operation::text() const {
+  std::string text(call_name(*this));
+  if (kind == Kind::send) text += fmt::format(" to rank {}", root);
+  if (kind == Kind::receive) text += fmt::format(" from rank {}", root);
+  if (kind == Kind::broadcast) text += fmt::format(" from rank {}", root);
+  if (kind != Kind::barrier) text += fmt::format(" of {} {}", count, name_of(dtype));
+  if (kind == Kind::all_reduce) text += algorithm == Algorithm::broadcast ? " by broadcast" : " by mesh";
+  return text + fmt::format(" ({} {})", pairwise() ? "transfer" : "operation", number);
+}
+
+bool matches(const Operation& own, int rank, const Operation& theirs, int peer) {
+  if (!own.pairwise()) return own == theirs;
+  Operation expected = own;
+  expected.kind = own.kind == Operation::Kind::send ? Operation::Kind::receive : Operation::Kind::send;
+  expected.root = rank;
+  return own.root == peer && expected == theirs;
+}
+
+}  // namespace trunkline

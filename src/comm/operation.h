@@ -1,0 +1,43 @@
+// Operation: one call of a collective, a send or a receive, as ranks announce it to each other.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trunkline/group.h"
+
+namespace trunkline {
+
+// The values travel between ranks: never renumber.
+enum class Reduction : uint8_t { sum = 0, max = 1, min = 2 };
+
+struct Operation {
+  enum class Kind : uint8_t {
+    all_reduce = 0,
+    all_gather = 1,
+    sum_scatter = 2,
+    broadcast = 3,
+    send = 4,
+    receive = 5,
+    barrier = 6
+  };
+
+  // Collectives are counted for the whole group, sends and receives for each pair of ranks.
+  uint64_t number = 0;
+  uint64_t count = 0;  // elements
+  Kind kind = Kind::barrier;
+  Dtype dtype = Dtype::u8;
+  Reduction reduction = Reduction::sum;
+  Algorithm algorithm = Algorithm::mesh;  // of an all-reduce
+  int32_t root = -1;                      // of a broadcast; of a send or a receive, the other rank
+
+  bool pairwise() const { return kind == Kind::send || kind == Kind::receive; }
+  uint64_t bytes() const { return count * size_of(dtype); }
+  std::string text() const;  // "all_sum of 1000 float32 (operation 7)"
+  bool operator==(const Operation&) const = default;
+};
+
+// Whether rank `rank`'s operation and rank `peer`'s are one and the same, seen from its two ends.
+bool matches(const Operation& own, int rank, const Operation& theirs, int peer);
+
+}  // namespace trunkline

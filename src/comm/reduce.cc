@@ -1,0 +1,188 @@
+#include "comm/reduce.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "comm/reduce.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+HWY_BEFORE_NAMESPACE();
+namespace trunkline {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using FloatTag = hn::ScalableTag<float>;
+using Floats = hn::Vec<FloatTag>;
+
+// How the elements of a dtype are loaded into the vectors that they are accumulated in, and stored again.
+template <typename T>
+struct Direct {
+  using Element = T;
+  using Tag = hn::ScalableTag<T>;
+  static hn::Vec<Tag> load(const T* from) { return hn::LoadU(Tag(), from); }
+  static void store(hn::Vec<Tag> v, T* to) { hn::StoreU(v, Tag(), to); }
+};
+
+struct Brain {
+  using Element = uint16_t;
+  using Tag = FloatTag;
+  using Words = hn::RebindToUnsigned<FloatTag>;
+  using Halves = hn::Rebind<uint16_t, FloatTag>;
+
+  static Floats load(const uint16_t* from) {
+    return hn::BitCast(Tag(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(Halves(), from))));
+  }
+  static void store(Floats v, uint16_t* to) {
+    const Words words;
+    const auto bits = hn::BitCast(words, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1u));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fffu)));
+    const auto quiet = hn::Or(bits, hn::Set(words, 0x400000u));
+    const auto is_nan = hn::RebindMask(words, hn::Ne(v, v));
+    const auto result = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
+    hn::StoreU(hn::TruncateTo(Halves(), result), Halves(), to);
+  }
+};
+
+// By integer arithmetic alone, so that it is the same on every target. Subnormals are made and read with the help of
+// f32 additions and subtractions, which round to nearest, ties to even.
+struct Half {
+  using Element = uint16_t;
+  using Tag = FloatTag;
+  using Words = hn::RebindToUnsigned<FloatTag>;
+  using Halves = hn::Rebind<uint16_t, FloatTag>;
+
+  static Floats load(const uint16_t* from) {
+    const Words words;
+    const auto bits = hn::PromoteTo(words, hn::LoadU(Halves(), from));
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(words, 0x8000u)));
+    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(words, 0x7fffu)));
+    const hn::RebindToSigned<Words> ints;
+    const auto size = hn::BitCast(ints, magnitude);
+    const auto special = hn::Gt(size, hn::Set(ints, 0x0f7fffff));
+    // Infinities and NaNs keep the greatest exponent; numbers get the other bias; subnormals are normalized by a
+    // subtraction of what they were added to.
+    const auto rebiased = hn::Add(magnitude, hn::Set(words, 112u << 23));
+    const auto huge = hn::Add(rebiased, hn::Set(words, 112u << 23));
+    const auto tiny = hn::BitCast(
+        words, hn::Sub(hn::BitCast(Tag(), hn::Add(magnitude, hn::Set(words, 113u << 23))), hn::Set(Tag(), 0x1p-14f)));
+    const auto subnormal = hn::Lt(size, hn::Set(ints, 0x00800000));
+    auto result = hn::IfThenElse(hn::RebindMask(words, special), huge, rebiased);
+    result = hn::IfThenElse(hn::RebindMask(words, subnormal), tiny, result);
+    return hn::BitCast(Tag(), hn::Or(result, sign));
+  }
+  static void store(Floats v, uint16_t* to) {
+    const Words words;
+    const hn::RebindToSigned<Words> ints;
+    const auto bits = hn::BitCast(words, v);
+    const auto sign = hn::ShiftRight<16>(hn::And(bits, hn::Set(words, 0x80000000u)));
+    const auto magnitude = hn::And(bits, hn::Set(words, 0x7fffffffu));
+    const auto size = hn::BitCast(ints, magnitude);
+    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(words, 1u));
+    const auto normal = hn::ShiftRight<13>(
+        hn::Sub(hn::Add(magnitude, hn::Add(odd, hn::Set(words, 0xfffu))), hn::Set(words, 112u << 23)));
+    // 0.5 has the weight of its last bit at 2^-24, the smallest subnormal.
+    const auto tiny = hn::Sub(hn::BitCast(words, hn::Add(hn::BitCast(Tag(), magnitude), hn::Set(Tag(), 0.5f))),
+                              hn::Set(words, 126u << 23));
+    const auto nan = hn::Or(hn::And(hn::ShiftRight<13>(bits), hn::Set(words, 0x3ffu)), hn::Set(words, 0x7e00u));
+    auto result = hn::IfThenElse(hn::RebindMask(words, hn::Lt(size, hn::Set(ints, 113 << 23))), tiny, normal);
+    result =
+        hn::IfThenElse(hn::RebindMask(words, hn::Gt(size, hn::Set(ints, 0x477fefff))), hn::Set(words, 0x7c00u), result);
+    result = hn::IfThenElse(hn::RebindMask(words, hn::Gt(size, hn::Set(ints, 0x7f800000))), nan, result);
+    hn::StoreU(hn::TruncateTo(Halves(), hn::Or(result, sign)), Halves(), to);
+  }
+};
+
+template <Reduction reduction, typename V>
+HWY_INLINE V combine(V a, V b) {
+  if constexpr (reduction == Reduction::sum) {
+    return hn::Add(a, b);
+  } else if constexpr (std::is_floating_point_v<hn::TFromV<V>>) {
+    const auto keep = reduction == Reduction::max ? hn::Ge(a, b) : hn::Le(a, b);
+    return hn::IfThenElse(hn::Or(keep, hn::Ne(a, a)), a, b);
+  } else {
+    return reduction == Reduction::max ? hn::Max(a, b) : hn::Min(a, b);
+  }
+}
+
+template <Reduction reduction, typename Format>
+void reduce_as(std::span<const std::byte* const> inputs, std::byte* out_bytes, size_t count) {
+  using T = typename Format::Element;
+  const size_t step = hn::Lanes(typename Format::Tag());
+  const auto input = [&](size_t r) { return reinterpret_cast<const T*>(inputs[r]); };
+  T* const out = reinterpret_cast<T*>(out_bytes);
+
+  size_t i = 0;
+  if (inputs.size() == 2) {
+    const T* const first = input(0);
+    const T* const second = input(1);
+    for (; i + step <= count; i += step) {
+      Format::store(combine<reduction>(Format::load(first + i), Format::load(second + i)), out + i);
+    }
+  } else {
+    for (; i + step <= count; i += step) {
+      auto result = Format::load(input(0) + i);
+      for (size_t r = 1; r < inputs.size(); ++r) result = combine<reduction>(result, Format::load(input(r) + i));
+      Format::store(result, out + i);
+    }
+  }
+  if (i == count) return;
+  // The rest, by the same vectors.
+  HWY_ALIGN T rest[hn::MaxLanes(typename Format::Tag())] = {};
+  const size_t bytes = (count - i) * sizeof(T);
+  const auto load_rest = [&](size_t r) {
+    std::memcpy(rest, inputs[r] + i * sizeof(T), bytes);
+    return Format::load(rest);
+  };
+  auto result = load_rest(0);
+  for (size_t r = 1; r < inputs.size(); ++r) result = combine<reduction>(result, load_rest(r));
+  Format::store(result, rest);
+  std::memcpy(out_bytes + i * sizeof(T), rest, bytes);
+}
+
+template <Reduction reduction>
+void reduce_with(Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out, size_t count) {
+  switch (dtype) {
+    case Dtype::f32: return reduce_as<reduction, Direct<float>>(inputs, out, count);
+    case Dtype::f16: return reduce_as<reduction, Half>(inputs, out, count);
+    case Dtype::bf16: return reduce_as<reduction, Brain>(inputs, out, count);
+    case Dtype::i8: return reduce_as<reduction, Direct<int8_t>>(inputs, out, count);
+    case Dtype::i16: return reduce_as<reduction, Direct<int16_t>>(inputs, out, count);
+    case Dtype::i32: return reduce_as<reduction, Direct<int32_t>>(inputs, out, count);
+    case Dtype::i64: return reduce_as<reduction, Direct<int64_t>>(inputs, out, count);
+    case Dtype::u8: return reduce_as<reduction, Direct<uint8_t>>(inputs, out, count);
+    case Dtype::u16: return reduce_as<reduction, Direct<uint16_t>>(inputs, out, count);
+    case Dtype::u32: return reduce_as<reduction, Direct<uint32_t>>(inputs, out, count);
+    case Dtype::u64: return reduce_as<reduction, Direct<uint64_t>>(inputs, out, count);
+  }
+}
+
+void reduce_here(Reduction reduction, Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out,
+                 size_t count) {
+  switch (reduction) {
+    case Reduction::sum: return reduce_with<Reduction::sum>(dtype, inputs, out, count);
+    case Reduction::max: return reduce_with<Reduction::max>(dtype, inputs, out, count);
+    case Reduction::min: return reduce_with<Reduction::min>(dtype, inputs, out, count);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace trunkline
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trunkline {
+
+HWY_EXPORT(reduce_here);
+
+void reduce(Reduction reduction, Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out, size_t count) {
+  HWY_DYNAMIC_DISPATCH(reduce_here)(reduction, dtype, inputs, out, count);
+}
+
+}  // namespace trunkline
+#endif  // HWY_ONCE
