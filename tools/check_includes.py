@@ -96,7 +96,7 @@ def rules_for(path):
             libraries.discard("fmt")
         if name in FOLDERS:
             folders.add(name.removeprefix("src/"))
-            if path.name.endswith("_test.cc"):
+            if path.name.endswith(("_test.cc", "_test.h")):
                 libraries.add("gtest")
                 for above in names[names.index(name) :]:
                     folders.add(above.removeprefix("src/"))

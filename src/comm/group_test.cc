@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/random.h"
-#include "comm/ranks_for_test.h"
+#include "comm/ranks_test.h"
 #include "comm/reduce.h"
 #include "plan/collectives.h"
 
