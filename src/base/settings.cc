@@ -26,6 +26,7 @@ const Settings& Settings::get() {
       .coordinator = read({"JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"}),
       .job_key = read({"TRUNKLINE_JOB_KEY"}),
       .listen_fd = read({"TRUNKLINE_LISTEN_FD"}),
+      .fabric_fd = read({"TRUNKLINE_FABRIC_FD"}),
       .lanes = read({"TRUNKLINE_LANES"}),
       .timeout = read({"TRUNKLINE_TIMEOUT"}),
       .algorithm = read({"TRUNKLINE_ALGORITHM"}),

@@ -13,6 +13,7 @@ struct Settings {
   std::optional<std::string> coordinator;  // MLX_JACCL_COORDINATOR (JACCL_COORDINATOR wins): IP:PORT of rank 0
   std::optional<std::string> job_key;      // TRUNKLINE_JOB_KEY: hex
   std::optional<std::string> listen_fd;  // TRUNKLINE_LISTEN_FD: rank 0's listening socket, inherited from the launcher
+  std::optional<std::string> fabric_fd;  // TRUNKLINE_FABRIC_FD: the file that emulated cables lie in
   // Tuning.
   std::optional<std::string> lanes;      // TRUNKLINE_LANES: connections a peer
   std::optional<std::string> timeout;    // TRUNKLINE_TIMEOUT: seconds from the last progress
