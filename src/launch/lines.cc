@@ -1,6 +1,6 @@
 #include "launch/lines.h"
 
-#include <limits.h>
+#include <climits>
 #include <unistd.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <limits.h>
+#include <climits>
 
 #include <csignal>
 
