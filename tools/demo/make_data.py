@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes a data set from the Python standard library: a function without its docstring, and the docstring.
 
-usage: make_data.py MODEL OUTPUT   MODEL's tokenizer measures the functions; OUTPUT gets {train,valid,test}.jsonl
+usage: make_data.py MODEL OUTPUT   MODEL's tokenizer measures the functions; OUTPUT gets {train,valid,test}.jsonl, and in
+                                   sample.txt a prompt like theirs for a function that is in no library
 
 The rows are chat rows. Which file a row is in depends on its module alone, so no module is in two of them. The same
 Python makes the same files. OUTPUT is written beside and renamed, so it is whole or absent.
@@ -23,8 +24,21 @@ INSTRUCTION = "Write the docstring of this Python function."
 LONGEST = 160  # tokens of a function and its docstring
 SHORTEST_DOCSTRING = 6  # tokens
 ROWS = {"train": 600, "valid": 60, "test": 60}  # at most
+SAMPLE = """\
+def most_common_word(path, shortest=4):
+    counts = {}
+    with open(path, encoding="utf-8") as file:
+        for word in file.read().lower().split():
+            if len(word) >= shortest:
+                counts[word] = counts.get(word, 0) + 1
+    return max(counts, key=counts.get, default=None)
+"""
 # Not what a library's reader would call its functions: tests, programs, packages that came with something else.
 LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "ensurepip"}
+
+
+def prompt_of(code):
+    return f"{INSTRUCTION}\n\n{code}"
 
 
 def hash_of(text):
@@ -76,8 +90,10 @@ def rows(tokenizer, library):
             repeated = code in seen or docstring in seen
             seen.update((code, docstring))
             if not repeated and size >= SHORTEST_DOCSTRING and len(tokenizer.encode(code).ids) + size <= LONGEST:
-                prompt = f"{INSTRUCTION}\n\n{code}"
-                messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": docstring}]
+                messages = [
+                    {"role": "user", "content": prompt_of(code)},
+                    {"role": "assistant", "content": docstring},
+                ]
                 found[split_of(module)][hash_of(code + docstring)] = {"messages": messages}
     return {split: [of[key] for key in sorted(of)[: ROWS[split]]] for split, of in found.items()}
 
@@ -104,6 +120,7 @@ def main():
     partial.mkdir(parents=True)
     for split, of in splits.items():
         (partial / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of))
+    (partial / "sample.txt").write_text(prompt_of(SAMPLE.rstrip()))
     shutil.rmtree(output, ignore_errors=True)
     partial.rename(output)
     counts = ", ".join(f"{len(of)} {split}" for split, of in splits.items())
