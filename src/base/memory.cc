@@ -1,0 +1,32 @@
+#include "base/memory.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#ifdef __APPLE__
+#include <mach/mach.h>
+#else
+#include <fstream>
+#endif
+
+namespace trunkline {
+
+ProcessMemory process_memory() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+  ProcessMemory memory{.now = 0, .peak = usage.ru_maxrss};  // bytes there
+  task_vm_info_data_t info{};
+  mach_msg_type_number_t count = TASK_VM_INFO_COUNT;
+  if (task_info(mach_task_self(), TASK_VM_INFO, reinterpret_cast<task_info_t>(&info), &count) == KERN_SUCCESS) {
+    memory.now = static_cast<int64_t>(info.phys_footprint);
+  }
+  return memory;
+#else
+  int64_t total_pages = 0, resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
+  return {.now = resident_pages * ::sysconf(_SC_PAGESIZE), .peak = int64_t{1024} * usage.ru_maxrss};
+#endif
+}
+
+}  // namespace trunkline

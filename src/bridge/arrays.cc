@@ -1,0 +1,71 @@
+#include "bridge/arrays.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/fail.h"
+
+namespace trunkline {
+namespace {
+
+constexpr size_t kSmallBytes = 64 << 10;
+constexpr size_t kPackBytes = 4 << 20;
+
+// `x` evaluated, in row order, in memory that nothing else holds: it may be written to.
+mx::array own(mx::array x) {
+  x.eval();
+  if (x.flags().row_contiguous && x.data_size() == x.size() && x.is_donatable()) return x;
+  mx::array ordered = mx::contiguous(x);
+  ordered.eval();
+  mx::array copy(mx::allocator::malloc(x.nbytes()), x.shape(), x.dtype());
+  std::memcpy(copy.data<char>(), ordered.data<char>(), x.nbytes());
+  return copy;
+}
+
+// Applies exchange(data, bytes) to the bytes of all arrays: to a large one in place, to small ones packed together.
+template <typename Exchange>
+void exchange_all(std::vector<mx::array>& arrays, Exchange exchange) {
+  std::vector<char> pack;
+  std::vector<mx::array*> packed;
+  const auto flush = [&] {
+    if (pack.empty()) return;
+    exchange(pack.data(), pack.size());
+    const char* at = pack.data();
+    for (mx::array* array : packed) {
+      std::memcpy(array->data<char>(), at, array->nbytes());
+      at += array->nbytes();
+    }
+    pack.clear();
+    packed.clear();
+  };
+  for (mx::array& array : arrays) {
+    array = own(std::move(array));
+    if (array.nbytes() >= kSmallBytes) {
+      exchange(array.data<char>(), array.nbytes());
+      continue;
+    }
+    pack.insert(pack.end(), array.data<char>(), array.data<char>() + array.nbytes());
+    packed.push_back(&array);
+    if (pack.size() >= kPackBytes) flush();
+  }
+  flush();
+}
+
+}  // namespace
+
+void all_sum(Group& group, std::vector<mx::array>& arrays) {
+  for (const mx::array& array : arrays) {
+    if (array.dtype() != mx::float32) fail(ErrorKind::unsupported, "all_sum of arrays takes float32 alone");
+  }
+  if (group.size() == 1) return;
+  exchange_all(arrays, [&](char* data, size_t bytes) {
+    group.all_sum(data, data, bytes / sizeof(float), Dtype::f32);
+  });
+}
+
+void broadcast(Group& group, std::vector<mx::array>& arrays, int root) {
+  if (group.size() == 1) return;
+  exchange_all(arrays, [&](char* data, size_t bytes) { group.broadcast(data, bytes, Dtype::u8, root); });
+}
+
+}  // namespace trunkline

@@ -1,0 +1,21 @@
+// Group's collectives on MLX arrays in memory that both the processor and MLX see.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <vector>
+
+#include "trunkline/group.h"
+
+namespace trunkline {
+
+namespace mx = mlx::core;
+
+// Evaluates `arrays` (f32) and replaces each by its sum over the ranks; every rank gives the same shapes. Arrays of at
+// least 64 KiB are summed in place where nothing else holds their memory; smaller ones travel together.
+void all_sum(Group& group, std::vector<mx::array>& arrays);
+
+// Replaces `arrays` (any dtype) by rank `root`'s; every rank gives the same shapes and dtypes.
+void broadcast(Group& group, std::vector<mx::array>& arrays, int root);
+
+}  // namespace trunkline

@@ -1,0 +1,95 @@
+#include "train/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace trunkline {
+namespace {
+
+using Scope = Setting::Scope;
+
+// JSON is YAML: strings quoted, numbers so that they read back as the same double.
+std::string text(const nlohmann::ordered_json& value) { return value.dump(); }
+
+std::string mask_prompt(TargetTurns targets) {
+  switch (targets) {
+    case TargetTurns::all_tokens: return "false";
+    case TargetTurns::all_assistant: return text("all");
+    case TargetTurns::last_assistant: return text("last");
+  }
+  return "false";
+}
+
+std::string optimizer_config(const TrainOptions& options) {
+  const OptimizerOptions& o = options.optimizer;
+  nlohmann::ordered_json config;
+  if (o.kind == OptimizerOptions::Kind::sgd) {
+    config = {{"momentum", o.momentum}, {"weight_decay", o.weight_decay}};
+  } else {
+    config = {{"betas", {o.beta1, o.beta2}}, {"eps", o.epsilon}, {"bias_correction", o.bias_correction}};
+    if (options.optimizer_name == "adamw") config["weight_decay"] = o.weight_decay;
+  }
+  return text({{options.optimizer_name, config}});
+}
+
+std::string schedule_text(const ScheduleOptions& schedule) {
+  nlohmann::ordered_json value{{"name", schedule.name}};
+  if (!schedule.arguments.empty()) value["arguments"] = schedule.arguments;
+  value["warmup"] = schedule.warmup;
+  value["warmup_init"] = schedule.warmup_init;
+  return text(value);
+}
+
+}  // namespace
+
+std::vector<Setting> settings_of(const TrainOptions& o) {
+  return {
+      {"model", text(o.model.string()), Scope::place},
+      {"data", text(o.data.string()), Scope::place},
+      {"output", text(o.output.string()), Scope::place},
+      {"test", text(o.test), Scope::pace},
+      {"fine_tune_type", text("full"), Scope::run},
+      {"optimizer", text(o.optimizer_name), Scope::run},
+      {"optimizer_config", optimizer_config(o), Scope::run},
+      {"learning_rate", text(o.learning_rate), Scope::run},
+      {"lr_schedule", schedule_text(o.schedule), Scope::run},
+      {"max_grad_norm", text(o.max_grad_norm), Scope::run},
+      {"batch_size", text(o.batch_size), Scope::run},
+      {"grad_accumulation_steps", text(o.grad_accumulation_steps), Scope::run},
+      o.epochs > 0 ? Setting{"epochs", text(o.epochs), Scope::pace} : Setting{"iters", text(o.iters), Scope::pace},
+      {"seed", text(o.seed), Scope::run},
+      {"max_seq_length", text(o.rows.max_seq_length), Scope::run},
+      {"mask_prompt", mask_prompt(o.rows.targets), Scope::run},
+      {"text_feature", text(o.rows.text_feature), Scope::run},
+      {"prompt_feature", text(o.rows.prompt_feature), Scope::run},
+      {"completion_feature", text(o.rows.completion_feature), Scope::run},
+      {"chat_feature", text(o.rows.chat_feature), Scope::run},
+      {"val_batches", text(o.val_batches), Scope::pace},
+      {"test_batches", text(o.test_batches), Scope::pace},
+      {"steps_per_report", text(o.steps_per_report), Scope::pace},
+      {"steps_per_eval", text(o.steps_per_eval), Scope::pace},
+      {"save_every", text(o.save_every), Scope::pace},
+      {"keep", text(o.keep), Scope::pace},
+      {"check_every", text(o.check_every), Scope::pace},
+      {"save_dtype", o.save_dtype ? text(name_of(*o.save_dtype)) : "null", Scope::pace},
+  };
+}
+
+ScheduleOptions full_schedule(const TrainOptions& options, int64_t total_steps) {
+  ScheduleOptions schedule = options.schedule;
+  if (!schedule.arguments.empty()) return schedule;
+  schedule.arguments = {options.learning_rate};
+  // The decay ends with the last step.
+  const int64_t warmup = schedule.warmup > 0 ? schedule.warmup + 1 : 0;
+  const auto decay = static_cast<double>(std::max<int64_t>(1, total_steps - 1 - warmup));
+  if (schedule.name == "linear" || schedule.name == "linear_schedule") {
+    schedule.arguments.insert(schedule.arguments.end(), {0.0, decay});
+  } else if (schedule.name == "cosine" || schedule.name == "cosine_decay") {
+    schedule.arguments.push_back(decay);
+  }
+  return schedule;
+}
+
+}  // namespace trunkline

@@ -1,0 +1,58 @@
+// What a training run is asked to do, as values.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/dataset.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+#include "trunkline/dtype.h"
+
+namespace trunkline {
+
+// Names and meanings of the fields are those of the flags and YAML keys: docs/options.md.
+struct TrainOptions {
+  std::filesystem::path model, data, output;
+  bool test = false;
+  bool resume = false;
+
+  DataOptions rows;  // max_seq_length, mask_prompt, *_feature
+  std::string optimizer_name = "adamw";
+  OptimizerOptions optimizer;
+  double learning_rate = 1e-5;
+  ScheduleOptions schedule;  // without arguments: made from learning_rate and the run's length
+  double max_grad_norm = 0.0;  // 0: no clipping
+
+  int64_t batch_size = 4;  // rows of the global batch of one micro-step
+  int64_t grad_accumulation_steps = 1;
+  int64_t iters = 1000;  // optimizer steps
+  int64_t epochs = 0;    // instead of iters; 0: iters count
+  uint64_t seed = 0;
+
+  int64_t val_batches = 25, test_batches = 500;  // -1: all
+  int64_t steps_per_report = 10, steps_per_eval = 200, save_every = 100, check_every = 100;
+  int64_t keep = 2;                  // snapshots
+  std::optional<Dtype> save_dtype;   // none: the source's dtypes
+};
+
+struct Setting {
+  enum class Scope {
+    place,  // may differ between ranks and on resume: paths
+    pace,   // the same on all ranks, free to change on resume: it does not enter the weights
+    run     // the same on all ranks and on resume
+  };
+  std::string key, value;  // as one line of YAML
+  Scope scope;
+};
+
+// Every option under its YAML key, in the order in which people read them.
+std::vector<Setting> settings_of(const TrainOptions& options);
+
+// The schedule in full: its arguments, where the options left them out, from the learning rate and the run's length.
+ScheduleOptions full_schedule(const TrainOptions& options, int64_t total_steps);
+
+}  // namespace trunkline
