@@ -58,9 +58,7 @@ void all_sum(Group& group, std::vector<mx::array>& arrays) {
     if (array.dtype() != mx::float32) fail(ErrorKind::unsupported, "all_sum of arrays takes float32 alone");
   }
   if (group.size() == 1) return;
-  exchange_all(arrays, [&](char* data, size_t bytes) {
-    group.all_sum(data, data, bytes / sizeof(float), Dtype::f32);
-  });
+  exchange_all(arrays, [&](char* data, size_t bytes) { group.all_sum(data, data, bytes / sizeof(float), Dtype::f32); });
 }
 
 void broadcast(Group& group, std::vector<mx::array>& arrays, int root) {

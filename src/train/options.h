@@ -24,7 +24,7 @@ struct TrainOptions {
   std::string optimizer_name = "adamw";
   OptimizerOptions optimizer;
   double learning_rate = 1e-5;
-  ScheduleOptions schedule;  // without arguments: made from learning_rate and the run's length
+  ScheduleOptions schedule;    // without arguments: made from learning_rate and the run's length
   double max_grad_norm = 0.0;  // 0: no clipping
 
   int64_t batch_size = 4;  // rows of the global batch of one micro-step
@@ -35,8 +35,8 @@ struct TrainOptions {
 
   int64_t val_batches = 25, test_batches = 500;  // -1: all
   int64_t steps_per_report = 10, steps_per_eval = 200, save_every = 100, check_every = 100;
-  int64_t keep = 2;                  // snapshots
-  std::optional<Dtype> save_dtype;   // none: the source's dtypes
+  int64_t keep = 2;                 // snapshots
+  std::optional<Dtype> save_dtype;  // none: the source's dtypes
 };
 
 struct Setting {

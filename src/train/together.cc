@@ -111,7 +111,8 @@ std::vector<std::vector<double>> gather_values(Group& group, const std::vector<d
   group.all_gather(mine.data(), all.data(), mine.size(), Dtype::u64);
   std::vector<std::vector<double>> values;
   for (size_t at = 0; at < all.size(); at += mine.size()) {
-    values.emplace_back(all.begin() + static_cast<ptrdiff_t>(at), all.begin() + static_cast<ptrdiff_t>(at + mine.size()));
+    values.emplace_back(all.begin() + static_cast<ptrdiff_t>(at),
+                        all.begin() + static_cast<ptrdiff_t>(at + mine.size()));
   }
   return values;
 }

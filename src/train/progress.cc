@@ -1,0 +1,109 @@
+#include "train/progress.h"
+
+#include <mlx/mlx.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/fail.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/terminal.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole >= 3600) return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
+  if (whole >= 60) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
+  return fmt::format("{}s", whole);
+}
+
+// Drops lines past step `done`, and a last line that a crash cut short.
+void rewind(const fs::path& path, int64_t done) {
+  if (!fs::exists(path)) return;
+  std::string kept, line;
+  std::istringstream lines(read_file(path));
+  while (std::getline(lines, line)) {
+    const auto value = nlohmann::json::parse(line, nullptr, false);
+    if (!value.is_object() || !value.contains("step") || value["step"].get<int64_t>() > done) break;
+    kept += line + "\n";
+  }
+  write_file(path, kept);
+}
+
+}  // namespace
+
+Progress::Progress(const fs::path& output, int64_t done, int64_t total, int64_t steps_per_report, bool quiet)
+    : quiet_(quiet), terminal_(is_terminal(stdout)), first_(done), total_(total), steps_per_report_(steps_per_report) {
+  if (quiet_) return;
+  const fs::path path = output / "metrics.jsonl";
+  rewind(path, done);
+  metrics_.open(path, std::ios::app);
+  if (!metrics_) fail(ErrorKind::system, "cannot write {}", path.string());
+}
+
+std::string Progress::describe(int64_t number, const Window& window, double learning_rate) const {
+  const double left = seconds_ / static_cast<double>(steps_) * static_cast<double>(total_ - number);
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {:.1f} tokens/s  {} left", number, total_,
+                     window.loss / static_cast<double>(window.targets), learning_rate,
+                     static_cast<double>(window.targets) / window.seconds, duration(left));
+}
+
+void Progress::step(int64_t number, const StepResult& result, double learning_rate, double seconds,
+                    int64_t trained_tokens) {
+  if (quiet_) return;
+  const auto targets = static_cast<double>(result.targets);
+  metrics_ << nlohmann::ordered_json{{"step", number},
+                                     {"loss", result.loss},
+                                     {"learning_rate", learning_rate},
+                                     {"grad_norm", result.grad_norm},
+                                     {"seconds", seconds},
+                                     {"tokens_per_s", targets / seconds},
+                                     {"target_tokens", result.targets},
+                                     {"tokens", result.tokens},
+                                     {"trained_tokens", trained_tokens},
+                                     {"process_bytes", process_memory().now},
+                                     {"process_peak_bytes", process_memory().peak},
+                                     {"mlx_peak_bytes", mlx::core::get_peak_memory()}}
+                  .dump()
+           << std::endl;
+  seconds_ += seconds;
+  ++steps_;
+  window_.loss += result.loss * targets;
+  window_.targets += result.targets;
+  window_.seconds += seconds;
+  const bool report = number % steps_per_report_ == 0 || number == total_ || steps_ == 1;
+  if (report) {
+    say(describe(number, window_, learning_rate));
+    window_ = {};
+  } else if (terminal_) {
+    fmt::print("\r\x1b[K{}", describe(number, window_, learning_rate));
+    std::fflush(stdout);
+    line_open_ = true;
+  }
+}
+
+void Progress::loss(int64_t number, const char* name, double loss, double seconds) {
+  if (quiet_) return;
+  metrics_ << nlohmann::ordered_json{{"step", number},
+                                     {fmt::format("{}_loss", name), loss},
+                                     {fmt::format("{}_perplexity", name), std::exp(loss)},
+                                     {fmt::format("{}_seconds", name), seconds}}
+                  .dump()
+           << std::endl;
+  say(fmt::format("step {}/{}  {} loss {:.4f}  ({})", number, total_, name, loss, duration(seconds)));
+}
+
+void Progress::say(const std::string& line) {
+  if (quiet_) return;
+  fmt::print("{}{}\n", line_open_ ? "\r\x1b[K" : "", line);
+  std::fflush(stdout);
+  line_open_ = false;
+}
+
+}  // namespace trunkline

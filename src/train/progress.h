@@ -1,0 +1,42 @@
+// What a run tells as it goes: lines for a person, and OUTPUT/metrics.jsonl for programs. Rank 0's job.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+
+#include "base/clock.h"
+#include "train/step.h"
+
+namespace trunkline {
+
+class Progress {
+ public:
+  // `quiet`: says and writes nothing (the other ranks). Lines of metrics.jsonl past step `done` are dropped: they are
+  // of steps that a resumed run makes again. A throughput line every `steps_per_report` steps.
+  Progress(const std::filesystem::path& output, int64_t done, int64_t total, int64_t steps_per_report, bool quiet);
+
+  // `seconds`: what the step took, without validation and saving.
+  void step(int64_t number, const StepResult& result, double learning_rate, double seconds, int64_t trained_tokens);
+  // `name`: "val" or "test".
+  void loss(int64_t number, const char* name, double loss, double seconds);
+  // A line for a person.
+  void say(const std::string& line);
+
+ private:
+  struct Window {  // since the last report
+    double loss = 0.0, seconds = 0.0;
+    int64_t targets = 0;
+  };
+  std::string describe(int64_t number, const Window& window, double learning_rate) const;
+
+  bool quiet_, terminal_;
+  int64_t first_, total_, steps_per_report_;
+  double seconds_ = 0.0;  // of all steps here
+  int64_t steps_ = 0;
+  Window window_;
+  bool line_open_ = false;  // a line on the terminal that will be written over
+  std::ofstream metrics_;
+};
+
+}  // namespace trunkline

@@ -1,0 +1,57 @@
+// Snapshots: everything a run needs to go on from a step, in OUTPUT/checkpoints/STEP/. A snapshot is written beside,
+// synced and renamed into place, so that what stands under a step's number is whole, whenever the process was killed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "train/agreement.h"
+
+namespace trunkline {
+
+struct Snapshot {
+  int64_t step = 0;  // optimizer steps done; with the seed, this is the data cursor and the state of all randomness
+  int64_t trained_tokens = 0;  // targets
+  uint64_t seed = 0;
+  int ranks = 1;
+  std::string version;      // of the program that wrote it
+  std::vector<Fact> facts;  // what must be the same for the run to go on as if it had not stopped
+  Parameters weights;       // f32, parallel to the layout
+  std::vector<std::pair<std::string, mx::array>> optimizer;
+};
+
+class SnapshotStore {
+ public:
+  // The snapshots of the run in `output`, of which the newest `keep` stay.
+  SnapshotStore(const std::filesystem::path& output, std::vector<TensorShape> layout, int64_t keep);
+
+  // Steps of the snapshots that are there, oldest first.
+  std::vector<int64_t> steps() const;
+  std::filesystem::path path_of(int64_t step) const;
+
+  // Removes what a crashed save left behind.
+  void clean() const;
+
+  // The newest snapshot whose files are all as its manifest says; none if there is none. One that is not is set aside
+  // as STEP.damaged, and `warnings` says so. Throws Error(mismatch) naming what differs between its facts and `facts`.
+  std::optional<Snapshot> load_newest(const std::vector<Fact>& facts, std::vector<std::string>& warnings) const;
+
+  // Throws Error(system) if the disk is full, say; the older snapshots then are as they were.
+  void save(const Snapshot& snapshot) const;
+
+ private:
+  void write(const Snapshot& snapshot, const std::filesystem::path& directory) const;
+  Snapshot load(int64_t step, const std::vector<Fact>& facts) const;
+  void keep_newest() const;
+
+  std::filesystem::path directory_;
+  std::vector<TensorShape> layout_;
+  int64_t keep_;
+};
+
+}  // namespace trunkline

@@ -1,0 +1,38 @@
+#include "train/validation.h"
+
+#include <vector>
+
+#include "train/batches.h"
+#include "train/loss.h"
+#include "train/together.h"
+
+namespace trunkline {
+
+double mean_loss(Group& group, const Decoder& decoder, const Parameters& parameters, const Dataset& rows, int64_t limit,
+                 int64_t rows_per_micro_batch) {
+  const int64_t count = limit < 0 ? rows.rows() : std::min(limit, rows.rows());
+  std::vector<int64_t> chosen, lengths;
+  for (int64_t i = 0; i < count; ++i) {
+    chosen.push_back(i * rows.rows() / count);
+    lengths.push_back(rows.length(chosen.back()));
+  }
+  const auto parts = spread(chosen, lengths, group.size(), rows_per_micro_batch);
+  double loss = 0.0, targets = 0.0;
+  together(group, [&] {
+    for (const MicroBatch& micro_batch : parts[static_cast<size_t>(group.rank())]) {
+      std::vector<RowView> views;
+      for (const int64_t index : micro_batch) views.push_back(rows.row(index));
+      const Batch batch = make_batch(views);
+      loss += summed_loss(decoder, parameters, batch).item<float>();
+      targets += static_cast<double>(batch.target_count);
+    }
+  });
+  double all_loss = 0.0, all_targets = 0.0;
+  for (const auto& values : gather_values(group, {loss, targets})) {
+    all_loss += values[0];
+    all_targets += values[1];
+  }
+  return all_loss / all_targets;
+}
+
+}  // namespace trunkline
