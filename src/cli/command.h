@@ -17,6 +17,8 @@ struct Command {
   std::vector<std::string>* program = nullptr;
 };
 
+Command generate_command(CLI::App& app);
 Command launch_command(CLI::App& app);
+Command train_command(CLI::App& app);
 
 }  // namespace trunkline

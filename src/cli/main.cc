@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "cli/command.h"
 #include "model/backend.h"
 
@@ -25,8 +26,8 @@ int run(int argc, char** argv) {
   CLI::App app("Private fine-tuning of large language models on a few machines on a desk.", "trunkline");
   app.require_subcommand(1);
   app.set_version_flag("--version",
-                       [] { return fmt::format("trunkline {}\n{}", TRUNKLINE_VERSION, describe_backend()); });
-  const std::vector<Command> commands = {launch_command(app)};
+                       [] { return fmt::format("trunkline {}\n{}", version(), describe_backend()); });
+  const std::vector<Command> commands = {train_command(app), generate_command(app), launch_command(app)};
   try {
     app.parse(ours);
     const auto command =

@@ -1,0 +1,339 @@
+#include "cli/train_options.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/fail.h"
+
+namespace trunkline {
+namespace {
+
+constexpr double kLowest = std::numeric_limits<double>::lowest();
+
+// A request being read. What depends on other options waits until all are known.
+struct Draft {
+  TrainRequest request;
+  std::map<std::string, OptionSource> later;
+  bool iters_given = false;
+};
+
+struct Option {
+  std::string key;
+  std::string value;  // what the help calls its value; empty: a switch
+  std::string help;
+  std::function<void(Draft&, const OptionSource&)> set;
+};
+
+std::string flag_of(std::string key) {
+  std::ranges::replace(key, '_', '-');
+  return "--" + key;
+}
+
+TargetTurns target_turns(const OptionSource& source) {
+  const std::string value = source.one_of({"true", "false", "all", "last"});
+  if (value == "false") return TargetTurns::all_tokens;
+  return value == "last" ? TargetTurns::last_assistant : TargetTurns::all_assistant;
+}
+
+std::optional<Dtype> weight_dtype(const OptionSource& source) {
+  const std::optional<Dtype> dtype = dtype_from_name(source.text());
+  if (dtype == Dtype::f32 || dtype == Dtype::f16 || dtype == Dtype::bf16) return dtype;
+  source.refuse(fmt::format("\"{}\" is not one of float32, bfloat16, float16", source.text()));
+}
+
+Algorithm algorithm(const OptionSource& source) {
+  const std::string name = source.one_of({"auto", "mesh", "broadcast"});
+  return name == "mesh" ? Algorithm::mesh : name == "broadcast" ? Algorithm::broadcast : Algorithm::automatic;
+}
+
+// A batch limit: -1 for all.
+int64_t batches(const OptionSource& source) { return source.integer(-1); }
+
+// Options that wait: optimizer_config, its single values, and the schedule.
+Option later(const std::string& key, const std::string& value, const std::string& help) {
+  return {key, value, help,
+          [key](Draft& draft, const OptionSource& source) { draft.later.insert_or_assign(key, source); }};
+}
+
+const std::vector<Option>& options() {
+  using S = const OptionSource&;
+  static const std::vector<Option> all = {
+      {"model", "DIR", "The model: a directory as Hugging Face has it",
+       [](Draft& d, S s) { d.request.options.model = s.text(); }},
+      {"data", "DIR", "train.jsonl, valid.jsonl and test.jsonl",
+       [](Draft& d, S s) { d.request.options.data = s.text(); }},
+      {"output", "DIR", "Where the trained model, checkpoints and metrics go",
+       [](Draft& d, S s) { d.request.options.output = s.text(); }},
+      {"resume", "", "Go on from OUTPUT's newest checkpoint",
+       [](Draft& d, S s) { d.request.options.resume = s.boolean(); }},
+      {"train", "", "Train; implied",
+       [](Draft&, S s) {
+         if (!s.boolean()) s.refuse("a run without training is not supported");
+       }},
+      {"test", "", "Measure the loss on test.jsonl after training",
+       [](Draft& d, S s) { d.request.options.test = s.boolean(); }},
+      {"fine_tune_type", "TYPE", "full, the default: every parameter is trained",
+       [](Draft&, S s) {
+         if (s.one_of({"full", "lora", "dora"}) != "full")
+           s.refuse("\"" + s.text() + "\" is not supported yet: full is");
+       }},
+      {"num_layers", "N", "-1 or all, the default: every layer is trained",
+       [](Draft&, S s) {
+         if (s.text() != "-1" && s.text() != "all") s.refuse("every layer is trained: only -1 (all) is supported");
+       }},
+      {"mask_prompt", "", "Targets are the assistant's turns alone; --mask-prompt=last: the last one",
+       [](Draft& d, S s) { d.request.options.rows.targets = target_turns(s); }},
+      {"max_seq_length", "N", "Tokens to keep of a row, 2048",
+       [](Draft& d, S s) { d.request.options.rows.max_seq_length = s.integer(2, 1 << 24); }},
+      {"batch_size", "N", "Rows of the global batch of one micro-step, 4",
+       [](Draft& d, S s) { d.request.options.batch_size = s.integer(1, 1 << 24); }},
+      {"grad_accumulation_steps", "N", "Micro-steps to an optimizer step, 1",
+       [](Draft& d, S s) { d.request.options.grad_accumulation_steps = s.integer(1, 1 << 24); }},
+      {"iters", "N", "Optimizer steps, 1000",
+       [](Draft& d, S s) {
+         d.request.options.iters = s.integer(1);
+         d.iters_given = true;
+       }},
+      {"epochs", "N", "Passes over train.jsonl, instead of iters",
+       [](Draft& d, S s) { d.request.options.epochs = s.integer(1, 1 << 30); }},
+      {"seed", "N", "Of the order of rows, 0",
+       [](Draft& d, S s) { d.request.options.seed = static_cast<uint64_t>(s.integer(0)); }},
+      {"optimizer", "NAME", "adamw, the default; adam; sgd",
+       [](Draft& d, S s) {
+         d.request.options.optimizer_name = s.one_of({"adamw", "adam", "sgd"});
+       }},
+      later("weight_decay", "X", "adamw: decoupled, 0.01; sgd: added to the gradient, 0"),
+      later("momentum", "X", "sgd, 0"),
+      later("beta1", "X", "adam, adamw, 0.9"),
+      later("beta2", "X", "adam, adamw, 0.999"),
+      later("eps", "X", "adam, adamw, 1e-8"),
+      {"learning_rate", "X", "1e-5", [](Draft& d, S s) { d.request.options.learning_rate = s.number(0.0); }},
+      later("lr_schedule", "NAME", "constant, the default; linear or cosine: down to 0 at the run's end"),
+      later("warmup", "N", "Steps over which the learning rate rises first, 0"),
+      {"max_grad_norm", "X", "Clip gradients by their global norm; 0, the default: no clipping",
+       [](Draft& d, S s) { d.request.options.max_grad_norm = s.number(0.0); }},
+      {"steps_per_report", "N", "Steps between progress lines, 10",
+       [](Draft& d, S s) { d.request.options.steps_per_report = s.integer(1); }},
+      {"steps_per_eval", "N", "Steps between validations, 200",
+       [](Draft& d, S s) { d.request.options.steps_per_eval = s.integer(1); }},
+      {"val_batches", "N", "Batches of valid.jsonl to validate on, 25; -1: all; 0: none",
+       [](Draft& d, S s) { d.request.options.val_batches = batches(s); }},
+      {"test_batches", "N", "Batches of test.jsonl to test on, 500; -1: all",
+       [](Draft& d, S s) { d.request.options.test_batches = batches(s); }},
+      {"save_every", "N", "Steps between checkpoints, 100",
+       [](Draft& d, S s) { d.request.options.save_every = s.integer(1); }},
+      {"keep", "N", "Newest checkpoints to keep, 2", [](Draft& d, S s) { d.request.options.keep = s.integer(1); }},
+      {"save_dtype", "DTYPE", "Of the final model: float32, bfloat16 or float16; by default the source's",
+       [](Draft& d, S s) { d.request.options.save_dtype = weight_dtype(s); }},
+      {"check_every", "N", "Steps between comparisons of the ranks' weights, 100",
+       [](Draft& d, S s) { d.request.options.check_every = s.integer(1); }},
+      {"text_feature", "NAME", "Field names in the rows: text",
+       [](Draft& d, S s) { d.request.options.rows.text_feature = s.text(); }},
+      {"prompt_feature", "NAME", "prompt", [](Draft& d, S s) { d.request.options.rows.prompt_feature = s.text(); }},
+      {"completion_feature", "NAME", "completion",
+       [](Draft& d, S s) { d.request.options.rows.completion_feature = s.text(); }},
+      {"chat_feature", "NAME", "messages", [](Draft& d, S s) { d.request.options.rows.chat_feature = s.text(); }},
+      {"timeout", "SECONDS", "How long a rank may make no progress, 60",
+       [](Draft& d, S s) {
+         d.request.timeout = std::chrono::milliseconds(static_cast<int64_t>(1000.0 * s.number(0.001, 1e6)));
+       }},
+      {"lanes", "N", "Connections to each other rank; 0: chosen",
+       [](Draft& d, S s) { d.request.lanes = static_cast<int>(s.integer(0, 64)); }},
+      {"algorithm", "NAME", "Of the sums over ranks: auto, mesh, broadcast",
+       [](Draft& d, S s) { d.request.algorithm = algorithm(s); }},
+  };
+  return all;
+}
+
+// What mlx_lm.lora has and this does not, and why.
+const std::map<std::string, std::string>& without_counterpart() {
+  static const std::map<std::string, std::string> all = {
+      {"adapter_path", "adapters are not supported yet; a full fine-tuning writes a model to output"},
+      {"resume_adapter_file", "adapters are not supported yet; resume goes on with a full fine-tuning"},
+      {"lora_parameters", "LoRA is not supported yet"},
+      {"grad_checkpoint", "not supported yet"},
+      {"clear_cache_threshold", "the cache is bounded always"},
+      {"report_to", "not supported; metrics are in OUTPUT/metrics.jsonl"},
+      {"project_name", "not supported; metrics are in OUTPUT/metrics.jsonl"},
+      {"trust_remote_code", "no code of a model is ever run"},
+      {"hf_dataset", "data are local files: data names their directory"},
+  };
+  return all;
+}
+
+void set_optimizer_value(TrainOptions& options, const std::string& key, const OptionSource& source) {
+  OptimizerOptions& optimizer = options.optimizer;
+  const bool sgd = optimizer.kind == OptimizerOptions::Kind::sgd;
+  const auto below_one = [&](const OptionSource& s) {
+    const double value = s.number(0.0, 1.0);
+    if (value == 1.0) s.refuse("1 is too much: less than 1 is needed");
+    return value;
+  };
+  if (key == "weight_decay" && options.optimizer_name != "adam") {
+    optimizer.weight_decay = source.number(0.0);
+  } else if (key == "momentum" && sgd) {
+    optimizer.momentum = below_one(source);
+  } else if (key == "beta1" && !sgd) {
+    optimizer.beta1 = below_one(source);
+  } else if (key == "beta2" && !sgd) {
+    optimizer.beta2 = below_one(source);
+  } else if (key == "eps" && !sgd) {
+    optimizer.epsilon = source.number(0.0);
+  } else if (key == "bias_correction" && !sgd) {
+    optimizer.bias_correction = source.boolean();
+  } else if (key == "betas" && !sgd) {
+    if (!source.node().IsSequence() || source.node().size() != 2) source.refuse("two numbers are expected");
+    const std::vector<double> betas = source.numbers();
+    if (betas[0] < 0.0 || betas[0] >= 1.0 || betas[1] < 0.0 || betas[1] >= 1.0) {
+      source.refuse("both must be at least 0 and less than 1");
+    }
+    optimizer.beta1 = betas[0];
+    optimizer.beta2 = betas[1];
+  } else {
+    source.refuse(fmt::format("the optimizer {} has no such option", options.optimizer_name));
+  }
+}
+
+void set_optimizer(Draft& draft) {
+  TrainOptions& options = draft.request.options;
+  if (options.optimizer_name == "sgd") {
+    options.optimizer = {.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
+  } else if (options.optimizer_name == "adam") {
+    options.optimizer.weight_decay = 0.0;
+  }
+  if (const auto config = draft.later.find("optimizer_config"); config != draft.later.end()) {
+    for (const auto& [name, values] : config->second.entries()) {
+      static const std::set<std::string> known = {"adam", "adamw", "sgd", "muon", "adafactor"};
+      if (!known.contains(name)) values.refuse("unknown optimizer");
+      if (name != options.optimizer_name || values.is_null()) continue;
+      for (const auto& [key, value] : values.entries()) set_optimizer_value(options, key, value);
+    }
+  }
+  for (const char* key : {"weight_decay", "momentum", "beta1", "beta2", "eps"}) {
+    if (const auto found = draft.later.find(key); found != draft.later.end()) {
+      set_optimizer_value(options, key, found->second);
+    }
+  }
+}
+
+void set_schedule(Draft& draft) {
+  ScheduleOptions& schedule = draft.request.options.schedule;
+  if (const auto found = draft.later.find("lr_schedule"); found != draft.later.end()) {
+    const OptionSource& source = found->second;
+    if (source.node().IsScalar()) {
+      schedule.name = source.text();
+    } else {
+      schedule.name.clear();
+      for (const auto& [key, value] : source.entries()) {
+        if (key == "name") {
+          schedule.name = value.text();
+        } else if (key == "arguments") {
+          schedule.arguments = value.numbers();
+        } else if (key == "warmup") {
+          schedule.warmup = value.integer(0);
+        } else if (key == "warmup_init") {
+          schedule.warmup_init = value.number(0.0);
+        } else {
+          value.refuse("unknown key");
+        }
+      }
+      if (schedule.name.empty()) source.refuse("name is missing");
+    }
+    try {
+      // As it will be used, for a run of any length.
+      Schedule(full_schedule(draft.request.options, 1));
+    } catch (const Error& error) {
+      source.refuse(error.what());
+    }
+  }
+  if (const auto found = draft.later.find("warmup"); found != draft.later.end()) {
+    schedule.warmup = found->second.integer(0);
+  }
+}
+
+void set_from_yaml(Draft& draft, const std::string& file) {
+  YAML::Node root;
+  try {
+    root = YAML::LoadFile(file);
+  } catch (const YAML::BadFile&) {
+    fail(ErrorKind::input, "-c: cannot read {}", file);
+  } catch (const YAML::Exception& error) {
+    fail(ErrorKind::input, "{}:{}: {}", file, error.mark.line + 1, error.msg);
+  }
+  if (root.IsNull()) return;
+  if (!root.IsMap()) fail(ErrorKind::input, "{}: keys with values are expected", file);
+  std::set<std::string> seen;
+  for (const auto& entry : root) {
+    const std::string key = entry.first.Scalar();
+    const OptionSource source = OptionSource::from_yaml(file, key, entry.second);
+    const auto refuse = [&](const std::string& why) {
+      fail(ErrorKind::input, "{}:{}: {}: {}", file, entry.first.Mark().line + 1, key, why);
+    };
+    if (!seen.insert(key).second) refuse("the key is there twice");
+    if (key == "optimizer_config") {
+      if (!source.is_null()) draft.later.insert_or_assign(key, source);
+      continue;
+    }
+    if (const auto refused = without_counterpart().find(key); refused != without_counterpart().end()) {
+      const bool off = source.is_null() || (source.node().IsScalar() && source.text() == "false");
+      if (!off) refuse(refused->second);
+      continue;
+    }
+    const auto option = std::ranges::find(options(), key, &Option::key);
+    if (option == options().end()) refuse("unknown key");
+    if (!source.is_null()) option->set(draft, source);  // null: the default
+  }
+}
+
+}  // namespace
+
+TrainOptionParser::TrainOptionParser(CLI::App& command) {
+  command.add_option("-c,--config", config_, "YAML with any of these options, under the same names with _ for -")
+      ->type_name("FILE");
+  for (const Option& option : options()) {
+    auto given = std::make_unique<Given>();
+    const std::string names = option.key == "max_grad_norm" ? flag_of(option.key) + ",--clip" : flag_of(option.key);
+    if (option.value.empty()) {
+      given->option = command.add_flag(names, given->text, option.help);
+    } else {
+      given->option = command.add_option(names, given->text, option.help)->type_name(option.value);
+    }
+    flags_.emplace(option.key, std::move(given));
+  }
+  for (const auto& [key, why] : without_counterpart()) {
+    auto given = std::make_unique<Given>();
+    given->option = command.add_option(flag_of(key), given->text)->expected(0, 1)->group("");
+    flags_.emplace(key, std::move(given));
+  }
+}
+
+TrainRequest TrainOptionParser::request() const {
+  for (const auto& [key, why] : without_counterpart()) {
+    if (flags_.at(key)->option->count() > 0) fail(ErrorKind::input, "{}: {}", flag_of(key), why);
+  }
+  Draft draft;
+  if (!config_.empty()) set_from_yaml(draft, config_);
+  const bool yaml_epochs = draft.request.options.epochs > 0, yaml_iters = draft.iters_given;
+  draft.iters_given = false;
+  for (const Option& option : options()) {
+    const Given& given = *flags_.at(option.key);
+    if (given.option->count() == 0) continue;
+    // A flag of the pair iters and epochs takes the place of the other in the file.
+    if (option.key == "iters") draft.request.options.epochs = 0;
+    option.set(draft, OptionSource::from_flag(flag_of(option.key), given.text));
+  }
+  const bool flag_epochs = flags_.at("epochs")->option->count() > 0;
+  if ((flag_epochs && draft.iters_given) || (!flag_epochs && !draft.iters_given && yaml_epochs && yaml_iters)) {
+    fail(ErrorKind::input, "iters and epochs are both given: one of them says how long to train");
+  }
+  const TrainOptions& options = draft.request.options;
+  for (const auto& [key, path] :
+       {std::pair("model", options.model), {"data", options.data}, {"output", options.output}}) {
+    if (path.empty()) fail(ErrorKind::input, "{} is missing (or {} in the file given with -c)", flag_of(key), key);
+  }
+  set_optimizer(draft);
+  set_schedule(draft);
+  return draft.request;
+}
+
+}  // namespace trunkline

@@ -1,0 +1,45 @@
+// The options of `trunkline train`: each is a flag and a key of the YAML file (-c), under one name.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/option_source.h"
+#include "train/options.h"
+#include "trunkline/group.h"
+
+namespace trunkline {
+
+struct TrainRequest {
+  TrainOptions options;
+  // Laid over Config::from_env().
+  std::optional<std::chrono::milliseconds> timeout;
+  std::optional<int> lanes;
+  std::optional<Algorithm> algorithm;
+};
+
+class TrainOptionParser {
+ public:
+  // Adds the flags to `command`.
+  explicit TrainOptionParser(CLI::App& command);
+
+  // After parsing: the command line over the YAML file over the defaults. Throws Error(input) naming the flag, or the
+  // file, line and key, that is unknown, malformed or out of range.
+  TrainRequest request() const;
+
+ private:
+  struct Given {
+    CLI::Option* option;
+    std::string text;
+  };
+  std::map<std::string, std::unique_ptr<Given>> flags_;  // by key
+  std::string config_;
+};
+
+}  // namespace trunkline

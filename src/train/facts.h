@@ -1,0 +1,23 @@
+// What a run is made of, as facts that ranks compare with each other and a resumed run with its snapshot.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/model_shape.h"
+#include "train/agreement.h"
+#include "train/dataset.h"
+#include "train/options.h"
+
+namespace trunkline {
+
+// Settings of scope `run`, and of scope `pace` too if `pace`.
+std::vector<Fact> facts_of(const TrainOptions& options, bool pace);
+// Each key of config.json that shapes the model.
+std::vector<Fact> facts_of(const ModelShape& shape);
+// The rows as tokenized.
+Fact fact_of(const std::string& file, const Dataset& rows);
+// A checksum a tensor.
+std::vector<Fact> facts_of(const std::vector<TensorShape>& layout, const Parameters& parameters);
+
+}  // namespace trunkline

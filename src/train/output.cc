@@ -1,0 +1,81 @@
+#include "train/output.h"
+
+#include <cstring>
+
+#include "base/fail.h"
+#include "base/file.h"
+#include "base/version.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSettings = "settings.yaml";
+
+// What in `output` a new run would overwrite or be mistaken for; empty if nothing.
+std::string found_in(const fs::path& output) {
+  if (!fs::exists(output)) return {};
+  if (!fs::is_directory(output)) fail(ErrorKind::input, "--output: {} is not a directory", output.string());
+  for (const auto& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || name == "config.json") {
+      return "a model (" + name + ")";
+    }
+    if (name == "checkpoints" && !fs::is_empty(entry.path())) return "checkpoints";
+  }
+  return {};
+}
+
+mx::Dtype mlx_dtype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32: return mx::float32;
+    case Dtype::f16: return mx::float16;
+    case Dtype::bf16: return mx::bfloat16;
+    default: fail(ErrorKind::input, "save_dtype: {} is not a dtype for weights", name_of(dtype));
+  }
+}
+
+bool same_bytes(mx::array a, mx::array b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  a = mx::contiguous(a);
+  b = mx::contiguous(b);
+  mx::eval(a, b);
+  return std::memcmp(a.data<char>(), b.data<char>(), a.nbytes()) == 0;
+}
+
+}  // namespace
+
+void check_output(const fs::path& output, bool resume) {
+  if (resume) {
+    if (fs::exists(output / kSettings)) return;
+    fail(ErrorKind::input, "--resume: {} holds no run to go on with ({} is not there)", output.string(), kSettings);
+  }
+  if (const std::string found = found_in(output); !found.empty()) {
+    fail(ErrorKind::input, "--output: {} already holds {}: go on with it with --resume, or name another directory",
+         output.string(), found);
+  }
+}
+
+void write_settings(const fs::path& output, const std::vector<Setting>& settings) {
+  std::string text = fmt::format("# Settings of this run, by trunkline {}. To repeat it: trunkline train -c {}\n",
+                                 version(), kSettings);
+  for (const Setting& setting : settings) text += fmt::format("{}: {}\n", setting.key, setting.value);
+  fs::create_directories(output);
+  write_file(output / kSettings, text);
+}
+
+void save_model(const Checkpoint& source, const Parameters& parameters, const fs::path& output,
+                std::optional<Dtype> dtype) {
+  const std::optional<mx::Dtype> saved = dtype ? std::optional(mlx_dtype(*dtype)) : std::nullopt;
+  save_checkpoint(source, parameters, output, saved);
+  const Checkpoint reloaded = load_checkpoint(output);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!same_bytes(reloaded.tensors[i], mx::astype(parameters[i], saved.value_or(source.dtypes[i])))) {
+      fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
+           output.string(), source.layout[i].name);
+    }
+  }
+}
+
+}  // namespace trunkline

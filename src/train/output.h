@@ -1,0 +1,24 @@
+// OUTPUT: what may be there before a run, and the model that it holds after one.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "model/checkpoint.h"
+#include "train/options.h"
+
+namespace trunkline {
+
+// Throws Error(input) if OUTPUT holds a model or checkpoints and `resume` is not given, or if it is given and OUTPUT
+// holds no run.
+void check_output(const std::filesystem::path& output, bool resume);
+
+// The settings as OUTPUT/settings.yaml, which `trunkline train -c` reads.
+void write_settings(const std::filesystem::path& output, const std::vector<Setting>& settings);
+
+// Writes the trained model to OUTPUT, loads it again and compares every tensor with what was trained, rounded to the
+// dtype that it was saved in. Throws Error(system) naming the first that differs.
+void save_model(const Checkpoint& source, const Parameters& parameters, const std::filesystem::path& output,
+                std::optional<Dtype> dtype);
+
+}  // namespace trunkline

@@ -1,0 +1,309 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/interrupt.h"
+#include "base/version.h"
+#include "bridge/arrays.h"
+#include "model/backend.h"
+#include "train/agreement.h"
+#include "train/batches.h"
+#include "train/facts.h"
+#include "train/output.h"
+#include "train/progress.h"
+#include "train/snapshot.h"
+#include "train/step.h"
+#include "train/together.h"
+#include "train/validation.h"
+
+namespace trunkline {
+namespace {
+
+// MLX keeps freed buffers for reuse up to here; beyond, lengths that never come again would fill the memory.
+constexpr size_t kCacheBytes = size_t{1} << 30;
+
+struct Data {
+  std::optional<Dataset> train, valid, test;
+  std::vector<std::string> warnings;
+};
+
+Data read_data(const TrainOptions& options, int64_t vocab) {
+  Text text(options.model);
+  const auto open = [&](const char* file) { return Dataset::open(options.data / file, text, options.rows, vocab); };
+  Data data;
+  data.train.emplace(open("train.jsonl"));
+  if (options.val_batches != 0 && std::filesystem::exists(options.data / "valid.jsonl")) {
+    data.valid.emplace(open("valid.jsonl"));
+  }
+  if (options.test) data.test.emplace(open("test.jsonl"));
+  data.warnings = text.warnings();
+  return data;
+}
+
+// Whether no lower rank runs on this rank's host: the one that fills the host's cache of tokenized rows.
+bool is_first_on_host(const Group& group) {
+  for (int rank = 0; rank < group.rank(); ++rank) {
+    if (group.host_of(rank) == group.host_of(group.rank())) return false;
+  }
+  return true;
+}
+
+Parameters take_as_f32(Checkpoint& checkpoint) {
+  Parameters parameters;
+  for (mx::array& tensor : checkpoint.tensors) {
+    parameters.push_back(mx::astype(std::exchange(tensor, mx::array(0.0f)), mx::float32));
+    parameters.back().eval();
+  }
+  checkpoint.tensors.clear();
+  return parameters;
+}
+
+std::string describe(const DataSummary& summary) {
+  std::string text = fmt::format("{}: {} rows, {} tokens, {} of them targets", summary.file, summary.rows,
+                                 summary.tokens, summary.targets);
+  if (summary.truncated > 0) text += fmt::format("; {} truncated to max_seq_length", summary.truncated);
+  if (summary.skipped > 0) text += fmt::format("; {} skipped (no target within max_seq_length)", summary.skipped);
+  return text;
+}
+
+class Trainer {
+ public:
+  Trainer(const TrainOptions& options, Group& group) : options_(options), group_(group) {}
+
+  TrainOutcome run() {
+    mx::set_cache_limit(kCacheBytes);
+    prepare();
+    agree();
+    if (options_.resume) go_on();
+    announce();
+    const InterruptWatch interrupts;
+    if (loop(interrupts)) return TrainOutcome::interrupted;
+    finish();
+    return TrainOutcome::finished;
+  }
+
+ private:
+  bool leads() const { return group_.rank() == 0; }
+  int64_t rows_per_micro_batch() const { return (options_.batch_size + group_.size() - 1) / group_.size(); }
+
+  void prepare() {
+    together(group_, [&] {
+      if (leads()) check_output(options_.output, options_.resume);
+      checkpoint_ = load_checkpoint(options_.model);
+      decoder_.emplace(checkpoint_.shape);
+      parameters_ = take_as_f32(checkpoint_);
+    });
+    const bool first = is_first_on_host(group_);
+    const auto read = [&] { data_ = read_data(options_, checkpoint_.shape.vocab); };
+    together(group_, [&] {
+      if (first) read();
+    });
+    together(group_, [&] {
+      if (!first) read();
+    });
+    order_.emplace(data_.train->rows(), options_.batch_size * options_.grad_accumulation_steps, options_.seed);
+    total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
+    options_.schedule = full_schedule(options_, total_);
+    schedule_.emplace(options_.schedule);
+    optimizer_.emplace(options_.optimizer, checkpoint_.layout);
+    if (leads()) store_.emplace(options_.output, checkpoint_.layout, options_.keep);
+  }
+
+  // What a snapshot must share with the run that goes on from it.
+  std::vector<Fact> run_facts() const {
+    std::vector<Fact> facts = facts_of(checkpoint_.shape);
+    facts.push_back(fact_of("train.jsonl", *data_.train));
+    std::ranges::copy(facts_of(options_, false), std::back_inserter(facts));
+    return facts;
+  }
+
+  void agree() {
+    std::vector<Fact> facts = {{"trunkline", std::string(version())}, {"resume", options_.resume ? "yes" : "no"}};
+    std::ranges::copy(facts_of(checkpoint_.shape), std::back_inserter(facts));
+    facts.push_back(fact_of("train.jsonl", *data_.train));
+    if (data_.valid) facts.push_back(fact_of("valid.jsonl", *data_.valid));
+    if (data_.test) facts.push_back(fact_of("test.jsonl", *data_.test));
+    std::ranges::copy(facts_of(options_, true), std::back_inserter(facts));
+    // A resumed run takes its weights from the snapshot.
+    if (!options_.resume) {
+      std::ranges::copy(facts_of(checkpoint_.layout, parameters_), std::back_inserter(facts));
+    }
+    require_agreement(group_, facts);
+  }
+
+  // Rank 0 reads the snapshot and gives it to the others.
+  void go_on() {
+    std::optional<Snapshot> snapshot;
+    nlohmann::json note;
+    together(group_, [&] {
+      if (!leads()) return;
+      store_->clean();
+      snapshot = store_->load_newest(run_facts(), warnings_);
+      if (snapshot) note = {{"step", snapshot->step}, {"tokens", snapshot->trained_tokens}, {"ranks", snapshot->ranks}};
+    });
+    note = nlohmann::json::parse(gather_text(group_, note.dump()).front());
+    if (note.is_null()) {
+      notes_.push_back("no checkpoint was saved before this run ended: it begins again");
+      return;
+    }
+    done_ = note["step"];
+    saved_ = done_;
+    trained_tokens_ = note["tokens"];
+    notes_.push_back(fmt::format("going on from step {}", done_));
+    if (note["ranks"] != group_.size()) {
+      notes_.push_back(fmt::format(
+          "the checkpoint was made on {} ranks and this run has {}: every step takes the same rows, but sums are "
+          "rounded in another order, so the weights will differ in their last bits",
+          note["ranks"].get<int>(), group_.size()));
+    }
+    if (snapshot) parameters_ = std::move(snapshot->weights);
+    broadcast(group_, parameters_, 0);
+    std::vector<std::pair<std::string, mx::array>> state =
+        snapshot ? std::move(snapshot->optimizer) : optimizer_->state();
+    std::ranges::sort(state, {}, &std::pair<std::string, mx::array>::first);
+    std::vector<mx::array> arrays;
+    for (auto& [name, array] : state) arrays.push_back(std::exchange(array, mx::array(0.0f)));
+    broadcast(group_, arrays, 0);
+    for (size_t i = 0; i < arrays.size(); ++i) state[i].second = std::exchange(arrays[i], mx::array(0.0f));
+    optimizer_->restore(state, done_);
+  }
+
+  void announce() {
+    together(group_, [&] {
+      if (!leads()) return;
+      if (!options_.resume) store_->clean();
+      write_settings(options_.output, settings_of(options_));
+    });
+    progress_.emplace(options_.output, done_, total_, options_.steps_per_report, !leads());
+    progress_->say(describe_backend());
+    progress_->say("settings:");
+    for (const Setting& setting : settings_of(options_)) {
+      progress_->say(fmt::format("  {}: {}", setting.key, setting.value));
+    }
+    for (const auto* rows : {&data_.train, &data_.valid, &data_.test}) {
+      if (*rows) progress_->say(describe((*rows)->summary()));
+    }
+    if (!data_.valid) progress_->say("no validation (no valid.jsonl, or val_batches 0)");
+    for (const auto* list : {&checkpoint_.warnings, &data_.warnings, &warnings_}) {
+      for (const std::string& warning : *list) progress_->say("warning: " + warning);
+    }
+    progress_->say(fmt::format("full fine-tuning of {} parameters in float32 on {} rank{}, {} steps ({} an epoch)",
+                               checkpoint_.shape.parameters(), group_.size(), group_.size() == 1 ? "" : "s", total_,
+                               order_->steps_per_epoch()));
+    for (const std::string& note : notes_) progress_->say(note);
+  }
+
+  // Returns whether an interrupt ended it.
+  bool loop(const InterruptWatch& interrupts) {
+    if (done_ == 0) validate();
+    while (done_ < total_) {
+      const bool stop = step(interrupts.wished());
+      const bool last = stop || done_ == total_;
+      const bool save = last || done_ % options_.save_every == 0;
+      if (save || done_ % options_.check_every == 0) {
+        require_equal_weights(group_, checkpoint_.layout, parameters_, done_);
+      }
+      if (save) this->save();
+      if (done_ % options_.steps_per_eval == 0 || done_ == total_) validate();
+      if (!stop || done_ == total_) continue;
+      progress_->say(
+          fmt::format("interrupted after step {} of {}; to go on, give the same command with --resume", done_, total_));
+      return true;
+    }
+    return false;
+  }
+
+  // Returns whether a rank wishes to stop.
+  bool step(bool stop_wish) {
+    const std::vector<int64_t> rows = order_->step(done_);
+    std::vector<int64_t> lengths;
+    for (const int64_t row : rows) lengths.push_back(data_.train->length(row));
+    const auto parts = spread(rows, lengths, group_.size(), rows_per_micro_batch());
+    StepContext context{.group = group_,
+                        .decoder = *decoder_,
+                        .parameters = parameters_,
+                        .optimizer = *optimizer_,
+                        .rows = *data_.train,
+                        .max_grad_norm = options_.max_grad_norm};
+    const double rate = schedule_->rate(done_);
+    const auto start = Clock::now();
+    StepResult result;
+    try {
+      result = run_step(context, done_ + 1, parts[static_cast<size_t>(group_.rank())], rate, stop_wish);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::numeric) throw;
+      fail(ErrorKind::numeric, "{}; {}", error.what(),
+           saved_ > 0 ? fmt::format("the last good checkpoint is {}",
+                                    (options_.output / "checkpoints" / std::to_string(saved_)).string())
+                      : "no checkpoint was saved yet, the model that training began with is untouched");
+    }
+    ++done_;
+    trained_tokens_ += result.targets;
+    progress_->step(done_, result, rate, seconds_since(start), trained_tokens_);
+    return result.stop;
+  }
+
+  void validate() {
+    if (data_.valid) measure("val", *data_.valid, options_.val_batches);
+  }
+
+  void measure(const char* name, const Dataset& rows, int64_t batches) {
+    const auto start = Clock::now();
+    const int64_t limit = batches < 0 ? -1 : batches * options_.batch_size;
+    const double loss = mean_loss(group_, *decoder_, parameters_, rows, limit, rows_per_micro_batch());
+    progress_->loss(done_, name, loss, seconds_since(start));
+  }
+
+  void save() {
+    together(group_, [&] {
+      if (!leads()) return;
+      store_->save({.step = done_,
+                    .trained_tokens = trained_tokens_,
+                    .seed = options_.seed,
+                    .ranks = group_.size(),
+                    .version = std::string(version()),
+                    .facts = run_facts(),
+                    .weights = parameters_,
+                    .optimizer = optimizer_->state()});
+    });
+    saved_ = done_;
+    progress_->say(fmt::format("saved {}", (options_.output / "checkpoints" / std::to_string(saved_)).string()));
+  }
+
+  void finish() {
+    optimizer_.reset();
+    together(group_, [&] {
+      if (leads()) save_model(checkpoint_, parameters_, options_.output, options_.save_dtype);
+    });
+    progress_->say(fmt::format("saved the model to {}; reload equal: all {} tensors", options_.output.string(),
+                               parameters_.size()));
+    if (data_.test) measure("test", *data_.test, options_.test_batches);
+  }
+
+  TrainOptions options_;
+  Group& group_;
+  Checkpoint checkpoint_;
+  std::optional<Decoder> decoder_;
+  Parameters parameters_;
+  Data data_;
+  std::optional<StepRows> order_;
+  std::optional<Schedule> schedule_;
+  std::optional<Optimizer> optimizer_;
+  std::optional<SnapshotStore> store_;  // rank 0's
+  std::optional<Progress> progress_;
+  std::vector<std::string> warnings_, notes_;
+  int64_t total_ = 0;
+  int64_t done_ = 0;   // steps
+  int64_t saved_ = 0;  // the step of the newest snapshot; 0: none
+  int64_t trained_tokens_ = 0;
+};
+
+}  // namespace
+
+TrainOutcome train(const TrainOptions& options, Group& group) { return Trainer(options, group).run(); }
+
+}  // namespace trunkline
