@@ -1,6 +1,7 @@
 # Every library that Trunkline uses, found here and nowhere else.
 set(TRUNKLINE_VENV ${PROJECT_SOURCE_DIR}/.venv CACHE PATH "Virtual environment with the pinned PyPI packages")
 set(TRUNKLINE_PYTHON ${TRUNKLINE_VENV}/bin/python)
+set(TRUNKLINE_TEST_PYTHON ${TRUNKLINE_PYTHON} CACHE FILEPATH "Python with requirements-test.txt, for tests that compare")
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
