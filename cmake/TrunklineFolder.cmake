@@ -44,6 +44,7 @@ function(trunkline_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_USES} trunkline_options GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE
-    TRUNKLINE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRUNKLINE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+    TRUNKLINE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRUNKLINE_BINARY_DIR="${PROJECT_BINARY_DIR}"
+    TRUNKLINE_TEST_PYTHON="${TRUNKLINE_TEST_PYTHON}")
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()

@@ -44,6 +44,14 @@ const char* name_of(TargetTurns targets) {
   return "";
 }
 
+std::string dump(const Json& request) {
+  try {
+    return request.dump();
+  } catch (const Json::type_error&) {
+    fail(ErrorKind::input, "the text is not valid UTF-8");
+  }
+}
+
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 template <typename T>
@@ -114,7 +122,7 @@ struct Text::Impl {
   Reply exchange(Json request, std::string_view payload, const char* doing, std::chrono::seconds limit = kAnswer) {
     request.update(place);
     const Deadline deadline = Deadline::after(limit);
-    const std::string text = request.dump();
+    const std::string text = dump(request);
     std::array<uint64_t, 2> sizes{text.size(), payload.size()};
     check(write_exactly(child.input.get(), std::as_bytes(std::span(sizes)), deadline), doing, limit);
     check(write_exactly(child.input.get(), bytes_of(text), deadline), doing, limit);

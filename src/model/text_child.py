@@ -355,14 +355,20 @@ class Spans:
         turns = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
         if self.template.marks_turns:
             return self.marked(messages, tools, text, turns, last_only)
-        spans = []
+        spans, unended = [], None
         for turn in turns[-1:] if last_only else turns:
             span = self.turn(messages, tools, text, turn, spans[-1] if spans else (0, 0))
             if span is None:
                 continue
-            if spans and span[0] < spans[-1][1]:
-                span = (spans.pop()[0], span[1])  # the template joins neighbouring turns
-            spans.append(span)
+            start, end = span
+            if spans and start < spans[-1][1]:
+                spans.pop()  # the template joins neighbouring turns
+            elif unended is not None:
+                break
+            unended = turn if end is None else None
+            spans.append((start, len(text) if end is None else end))
+        if unended is not None:
+            raise SpanError(unended, "cannot tell where the chat template ends this turn")
         return spans
 
     def marked(self, messages, tools, text, turns, last_only):
@@ -397,7 +403,7 @@ class Spans:
         return spans
 
     def turn(self, messages, tools, text, turn, previous):
-        """The span of one turn; None if the template leaves it out."""
+        """The span of one turn; None if the template leaves it out. An end of None: the next turn goes on with it."""
         render = self.template.try_render
         before, after = messages[:turn], messages[turn + 1 :]
         mark = next(unused(text, self.template.source))
@@ -423,8 +429,8 @@ class Spans:
             raise SpanError(turn, "cannot tell where the chat template puts this turn")
 
         start = self.start(before, tools, text, min(low, high), turn, messages, previous)
-        end = self.end(text, high, tail, turn)
-        if not (previous[1] <= start or start == previous[0]) or not start <= high <= end <= len(text):
+        end = self.end(text, high, tail, turn, bool(after) and after[0].get("role") == "assistant")
+        if not (previous[1] <= start or start == previous[0]) or not start <= high <= (end or high):
             raise SpanError(turn, "the chat template puts this turn where it overlaps others")
         return start, end
 
@@ -458,7 +464,7 @@ class Spans:
             self.usable_cuts[header] = [len(header), *sorted(partly, reverse=True)]
         return self.usable_cuts[header]
 
-    def end(self, text, high, tail, turn):
+    def end(self, text, high, tail, turn, may_go_on):
         """Just after the token that ends the turn."""
         if tail is not None:
             match = self.special.search(tail)
@@ -468,6 +474,8 @@ class Spans:
         match = self.special.match(text, high)
         if match and match[0] in self.stops:
             return match.end()
+        if may_go_on:
+            return None
         if tail is None or marker:
             raise SpanError(turn, "cannot tell where the chat template ends this turn")
         return high  # the template has nothing that ends a turn; warnings() says so
@@ -675,10 +683,16 @@ def serve(model, request, payload):
             raise InputError(template.reason(error))
         return {}, text.encode()
     if operation == "encode":
-        ids = model.tokenizer.encode(payload.decode(), add_special_tokens=request["special"]).ids
+        try:
+            text = payload.decode()
+        except UnicodeDecodeError:
+            raise InputError("the text is not valid UTF-8")
+        ids = model.tokenizer.encode(text, add_special_tokens=request["special"]).ids
         return {}, array.array("i", ids).tobytes()
     if operation == "decode":
         ids = array.array("i", payload).tolist()
+        if any(one < 0 for one in ids):
+            raise InputError(f"{min(ids)} is no token id")
         return {}, model.tokenizer.decode(ids, skip_special_tokens=request["skip_special"]).encode()
     if operation == "tokenize":
         sizes, errors, ids, targets = [], {}, array.array("i"), bytearray()
