@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <utility>
 
@@ -50,7 +51,8 @@ void write_file(const std::filesystem::path& path, std::string_view bytes, unsig
 }
 
 OutputFile::OutputFile(std::filesystem::path path, unsigned mode) : path_(std::move(path)), beside_(path_) {
-  beside_ += fmt::format(".{}.part", ::getpid());
+  static std::atomic<int> count = 0;  // other threads may write the same file
+  beside_ += fmt::format(".{}-{}.part", ::getpid(), ++count);
   fd_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, static_cast<mode_t>(mode));
   if (fd_ < 0) fail_errno("cannot write {}", path_.string());
 }

@@ -45,7 +45,7 @@ TEST(StepRows, DependsOnSeedAndSizesAlone) {
 
 // The same on every machine, or ranks could not share a job.
 TEST(StepRows, IsThisOrder) {
-  EXPECT_EQ(StepRows(10, 10, 0).step(0), (std::vector<int64_t>{7, 5, 2, 4, 9, 1, 6, 3, 8, 0}));
+  EXPECT_EQ(StepRows(10, 10, 0).step(0), (std::vector<int64_t>{5, 6, 3, 8, 0, 9, 2, 4, 7, 1}));
 }
 
 TEST(StepRows, RefusesNonsense) {
@@ -76,7 +76,7 @@ TEST(Spread, GivesEachRowToOneRankInSmallEnoughBatches) {
       for (size_t b = 0; b < batches.size(); ++b) {
         EXPECT_LE(static_cast<int64_t>(batches[b].size()), most);
         EXPECT_FALSE(batches[b].empty());
-        if (b + 1 < batches.size()) EXPECT_EQ(static_cast<int64_t>(batches[b].size()), most);
+        EXPECT_TRUE(b + 1 == batches.size() || static_cast<int64_t>(batches[b].size()) == most);
         for (const int64_t row : batches[b]) {
           const int64_t length = lengths[static_cast<size_t>(std::find(rows.begin(), rows.end(), row) - rows.begin())];
           EXPECT_LE(length, previous);  // sorted: a micro-batch has little padding

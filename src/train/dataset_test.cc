@@ -187,7 +187,7 @@ TEST_F(DatasetTest, MakesADamagedCacheAnew) {
   const std::string whole = read_file(path);
   std::vector<std::string> damaged = {
       "", "x", whole.substr(0, 50), whole.substr(0, whole.size() - 1), whole + "x", std::string(whole.size(), '\0')};
-  for (size_t i = 0; i < whole.size(); i += 7) {
+  for (size_t i = 0; i < whole.size(); i += 41) {
     damaged.push_back(whole);
     damaged.back()[i] = static_cast<char>(damaged.back()[i] ^ 0x10);
   }

@@ -73,10 +73,10 @@ TEST(Jsonl, TellsLineAndColumnOfWhatIsNotJson) {
   const std::string good = "{\"text\": \"a\"}\n";
   EXPECT_EQ(faults_of(good + "\n{\"text\": \"日本\", secret}\n"),
             "a.jsonl:3:16: row: is not valid JSON: invalid literal");
-  EXPECT_THAT(faults_of(good + "{\"text\": \"secret"), HasSubstr("a.jsonl:2:17: row: is not valid JSON"));
+  EXPECT_THAT(faults_of(good + "{\"text\": \"secret"), HasSubstr("a.jsonl:2:16: row: is not valid JSON"));
   EXPECT_THAT(faults_of(good + "{\"text\": \"secret\"} {}"), HasSubstr("a.jsonl:2:20: row: is not valid JSON"));
   EXPECT_THAT(faults_of("{\"text\": \"\xc3\x28\"}"),
-              HasSubstr("a.jsonl:1:11: row: is not valid JSON: invalid string: ill-formed UTF-8 byte"));
+              HasSubstr("a.jsonl:1:12: row: is not valid JSON: invalid string: ill-formed UTF-8 byte"));
   EXPECT_THAT(faults_of(R"({"text": "\ud800"})"),
               HasSubstr("a.jsonl:1:17: row: is not valid JSON: invalid string: surrogate"));
   EXPECT_EQ(faults_of(std::string("{\"text\": \"a\"}\0x", 15)), "a.jsonl:1:14: row: has a NUL byte");
