@@ -42,7 +42,7 @@ struct Brain {
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1u));
     const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fffu)));
     const auto quiet = hn::Or(bits, hn::Set(words, 0x400000u));
-    const auto is_nan = hn::RebindMask(words, hn::Ne(v, v));
+    const auto is_nan = hn::RebindMask(words, hn::IsNaN(v));
     const auto result = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
     hn::StoreU(hn::TruncateTo(Halves(), result), Halves(), to);
   }
@@ -103,7 +103,7 @@ HWY_INLINE V combine(V a, V b) {
     return hn::Add(a, b);
   } else if constexpr (std::is_floating_point_v<hn::TFromV<V>>) {
     const auto keep = reduction == Reduction::max ? hn::Ge(a, b) : hn::Le(a, b);
-    return hn::IfThenElse(hn::Or(keep, hn::Ne(a, a)), a, b);
+    return hn::IfThenElse(hn::Or(keep, hn::IsNaN(a)), a, b);
   } else {
     return reduction == Reduction::max ? hn::Max(a, b) : hn::Min(a, b);
   }
