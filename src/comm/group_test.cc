@@ -70,7 +70,7 @@ class Values : public ::testing::TestWithParam<std::tuple<int, int, Algorithm>> 
       config.lanes = std::get<1>(GetParam());
       config.algorithm = std::get<2>(GetParam());
     });
-    EXPECT_THAT(errors, ::testing::Each(""));
+    EXPECT_THAT(errors, ::testing::Each(::testing::Field(&Thrown::text, "")));
   }
 };
 

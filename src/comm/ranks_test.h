@@ -1,6 +1,7 @@
 // Jobs for tests: ranks as threads of this process, or as processes of their own.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,11 +50,18 @@ class Job {
 
 using Tweak = std::function<void(Config&)>;
 
-// Runs `body` on every rank, each in a thread; returns what each rank threw ("" for nothing).
-inline std::vector<std::string> run_threads(
+// What a rank threw.
+struct Thrown {
+  ErrorKind kind = ErrorKind::system;
+  std::string text;  // empty: nothing
+};
+inline std::ostream& operator<<(std::ostream& out, const Thrown& thrown) { return out << "\"" << thrown.text << "\""; }
+
+// Runs `body` on every rank, each in a thread.
+inline std::vector<Thrown> run_threads(
     int size, const std::function<void(Group&)>& body, const Tweak& tweak = [](Config&) {}) {
   const Job job(size);
-  std::vector<std::string> errors(static_cast<size_t>(size));
+  std::vector<Thrown> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -61,8 +69,8 @@ inline std::vector<std::string> run_threads(
         Config config = job.config(rank);
         tweak(config);
         body(*Group::connect(config));
-      } catch (const std::exception& error) {
-        errors[static_cast<size_t>(rank)] = error.what();
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = {error.kind(), error.what()};
       }
     });
   }
@@ -70,23 +78,26 @@ inline std::vector<std::string> run_threads(
   return errors;
 }
 
-// A rank in a process of its own. `body` runs in the child; what it throws is its output.
+// A rank in a process of its own. `body` runs in the child and calls its argument once it is ready; what it throws is
+// its output.
 class RankProcess {
  public:
-  explicit RankProcess(const std::function<void()>& body) {
+  using Ready = std::function<void()>;
+
+  explicit RankProcess(const std::function<void(const Ready&)>& body) {
     Pipe pipe = make_pipe();
     pid_ = ::fork();
     if (pid_ == 0) {
-      std::string text;
-      int code = 0;
+      const auto say = [&](const std::string& text) {
+        if (::write(pipe.write.get(), text.data(), text.size()) < 0) ::_exit(99);
+      };
       try {
-        body();
+        body([&] { say("."); });
+        ::_exit(0);
       } catch (const std::exception& error) {
-        text = error.what();
-        code = 1;
+        say(error.what());
+        ::_exit(1);
       }
-      [[maybe_unused]] const ssize_t count = ::write(pipe.write.get(), text.data(), text.size());
-      ::_exit(code);
     }
     output_ = std::move(pipe.read);
   }
@@ -97,25 +108,55 @@ class RankProcess {
     }
   }
   RankProcess(RankProcess&& other) noexcept : pid_(std::exchange(other.pid_, -1)), output_(std::move(other.output_)) {}
+  RankProcess& operator=(RankProcess&&) = delete;
+
+  void await_ready() {
+    char ready = 0;
+    while (::read(output_.get(), &ready, 1) < 0 && errno == EINTR) {
+    }
+    if (ready != '.') fail(ErrorKind::peer, "a rank failed early: {}", rest());
+  }
 
   void signal(int number) const { ::kill(pid_, number); }
 
-  // Waits for the end; the exit code (128 + a signal), and what was thrown.
-  int wait(std::string* error = nullptr) {
+  struct End {
+    int code;           // 128 + a signal
+    std::string error;  // what was thrown
+  };
+  End wait() {
+    std::string error = rest();
+    int status = 0;
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return {WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status), error};
+  }
+
+ private:
+  std::string rest() {
     std::string text;
     char buffer[512];
     for (ssize_t count; (count = ::read(output_.get(), buffer, sizeof buffer)) > 0;) {
       text.append(buffer, static_cast<size_t>(count));
     }
-    int status = 0;
-    ::waitpid(std::exchange(pid_, -1), &status, 0);
-    if (error != nullptr) *error = text;
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return text;
   }
 
- private:
   pid_t pid_ = -1;
   Fd output_;
 };
+
+// Every rank of a job in a process of its own.
+inline std::vector<RankProcess> start_processes(
+    const Job& job, const std::function<void(Group&, const RankProcess::Ready&)>& body,
+    const Tweak& tweak = [](Config&) {}) {
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < job.size(); ++rank) {
+    ranks.emplace_back([&, rank](const RankProcess::Ready& ready) {
+      Config config = job.config(rank);
+      tweak(config);
+      body(*Group::connect(config), ready);
+    });
+  }
+  return ranks;
+}
 
 }  // namespace trunkline::testing

@@ -304,7 +304,7 @@ class Rendezvous {
       return false;
     }
     wiring_.control[0] = MessageStream(std::move(fd));
-    wiring_.members[0].host = address.text();  // until the table comes
+    rank_zero_ = address.text();
     return true;
   }
 
@@ -317,6 +317,7 @@ class Rendezvous {
       each.host = decoder.text();
       each.address = decoder.text();
     }
+    wiring_.members[0].address = rank_zero_;  // where it was reached
   }
 
   // --- every pair
@@ -422,6 +423,7 @@ class Rendezvous {
   const JobKey key_;
   const Deadline deadline_;
   Member self_;
+  std::string rank_zero_;
   int lanes_ = 0;
   std::optional<Acceptor> acceptor_;
   Wiring wiring_;
