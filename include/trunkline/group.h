@@ -54,6 +54,8 @@ class Group {
   // `in`: size() * count elements; `out`: count, this rank's part of the sum.
   virtual void sum_scatter(const void* in, void* out, size_t count, Dtype dtype) = 0;
   virtual void broadcast(void* data, size_t count, Dtype dtype, int root) = 0;
+  // Whatever the size, send returns once the other rank has called recv and the bytes are on their way: two ranks that
+  // both send first are a mismatch, not a matter of luck.
   virtual void send(const void* data, size_t count, Dtype dtype, int to) = 0;
   virtual void recv(void* data, size_t count, Dtype dtype, int from) = 0;
   virtual void barrier() = 0;

@@ -21,8 +21,8 @@ std::optional<std::string> read(std::initializer_list<const char*> names) {
 
 const Settings& Settings::get() {
   static const Settings settings{
-      .rank = read({"JACCL_RANK", "MLX_RANK"}),
-      .size = read({"MLX_WORLD_SIZE"}),
+      .rank = read({"JACCL_RANK", "MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}),
+      .size = read({"MLX_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}),
       .coordinator = read({"JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"}),
       .job_key = read({"TRUNKLINE_JOB_KEY"}),
       .listen_fd = read({"TRUNKLINE_LISTEN_FD"}),

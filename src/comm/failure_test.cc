@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 
 #include "comm/ranks_test.h"
@@ -130,6 +132,111 @@ TEST(Failure, AnAdvanceKeepsTheTimeoutAway) {
       [](Config& config) { config.timeout = 600ms; });
   EXPECT_THAT(errors, Each(Field(&Thrown::text, "")));
 }
+
+// Stands between rank 1 and rank 0: passes the bytes of every connection on until it cuts one of them.
+class Proxy {
+ public:
+  explicit Proxy(const std::string& target) : target_(Address::resolve(target).front()), thread_([this] { run(); }) {}
+  ~Proxy() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::string address() const { return Address::local_of(listener_.get()).text(); }
+
+  // Ends connection `index` (in the order in which they came) on both sides, with a FIN or with a RST.
+  void cut(size_t index, bool reset) {
+    reset_ = reset;
+    cut_ = static_cast<int>(index);
+  }
+
+ private:
+  void run() {
+    std::vector<std::array<Fd, 2>> pairs;
+    std::vector<std::byte> buffer(1 << 16);
+    while (!stop_) {
+      if (Fd fd = accept_on(listener_.get())) {
+        std::string reason;
+        pairs.push_back({std::move(fd), connect_to(target_, {Deadline::after(5s)}, reason)});
+      }
+      if (const int index = cut_.exchange(-1); index >= 0) {
+        for (Fd& end : pairs[static_cast<size_t>(index)]) {
+          const linger now{1, 0};
+          if (reset_) ::setsockopt(end.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+          end.reset();
+        }
+      }
+      bool moved = false;
+      for (auto& pair : pairs) {
+        for (size_t side : {0, 1}) moved = pass(pair[side], pair[1 - side], buffer) || moved;
+      }
+      if (!moved) std::this_thread::sleep_for(100us);
+    }
+  }
+  static bool pass(Fd& from, Fd& to, std::vector<std::byte>& buffer) {
+    if (!from || !to) return false;
+    const auto count = read_some(from.get(), buffer);
+    if (count && *count == 0) return false;
+    for (size_t done = 0; count && done < *count;) {
+      const auto sent = write_some(to.get(), std::span(buffer).subspan(done, *count - done));
+      if (!sent) break;
+      done += *sent;
+    }
+    if (!count) {
+      from.reset();
+      to.reset();
+    }
+    return true;
+  }
+
+  const Address target_;
+  const Fd listener_ = listen_on(Address::resolve("127.0.0.1:0").front());
+  std::atomic<int> cut_{-1};
+  std::atomic<bool> reset_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// Rank 1's connections to rank 0, in order: control, lane 0.
+class CutConnection : public ::testing::TestWithParam<std::tuple<size_t, bool>> {};
+
+TEST_P(CutConnection, IsOneErrorOnEveryRank) {
+  const auto [index, reset] = GetParam();
+  const Job job(3);
+  Proxy proxy(job.coordinator());
+  std::vector<std::string> errors(3);
+  std::vector<std::thread> ranks;
+  std::atomic<int> ready{0};
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Config config = job.config(rank);
+      config.lanes = 1;
+      if (rank == 1) config.coordinator = proxy.address();
+      try {
+        const auto group = Group::connect(config);
+        sum_forever(*group, 100'000, [&] { ++ready; });
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (const Deadline deadline = Deadline::after(10s); ready < 3 && !deadline.expired();)
+    std::this_thread::sleep_for(1ms);
+  const auto start = Clock::now();
+  proxy.cut(index, reset);
+  for (std::thread& each : ranks) each.join();
+  EXPECT_LT(seconds_since(start), 5);
+  for (const std::string& each : errors) {
+    EXPECT_THAT(each,
+                AllOf(HasSubstr("rank "), HasSubstr("its last operation was all_sum of 100000 float32"),
+                      ::testing::AnyOf(HasSubstr("control connection is gone"), HasSubstr("a data connection to"))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CutConnection, ::testing::Combine(::testing::Values(0, 1), ::testing::Bool()),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param) == 0 ? "Control" : "Data") +
+                                  (std::get<1>(test.param) ? "Reset" : "Closed");
+                         });
 
 // What two ranks call instead of the same.
 struct Disagreement {
