@@ -1,4 +1,5 @@
-# Every library that Trunkline uses, found here and nowhere else.
+# Every library that Trunkline uses, found here and nowhere else (but for cmake/macos).
+option(TRUNKLINE_TESTS "Build the tests" ON)
 set(TRUNKLINE_VENV ${PROJECT_SOURCE_DIR}/.venv CACHE PATH "Virtual environment with the pinned PyPI packages")
 set(TRUNKLINE_PYTHON ${TRUNKLINE_VENV}/bin/python)
 set(TRUNKLINE_TEST_PYTHON ${TRUNKLINE_PYTHON} CACHE FILEPATH "Python with requirements-test.txt, for tests that compare")
@@ -13,8 +14,10 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
-find_package(GTest REQUIRED)
-include(GoogleTest)
+if(TRUNKLINE_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
 
 # MLX from its wheel. trunkline::mlx is what targets link: on Linux a BLAS that knows the processor stands before
 # libmlx, so that MLX's matrix products bind to it and not to the wheel's reference BLAS.

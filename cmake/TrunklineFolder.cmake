@@ -1,6 +1,5 @@
 # trunkline_folder(NAME USES target...): the one target of src/NAME, trunkline_NAME, from the .cc files there, and
 # NAME_test from the *_test.cc files beside them.
-option(TRUNKLINE_TESTS "Build the tests" ON)
 set(TRUNKLINE_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=")
 
 add_library(trunkline_options INTERFACE)
@@ -28,7 +27,7 @@ function(trunkline_folder name)
   endif()
   target_include_directories(trunkline_${name} ${visibility} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(trunkline_${name} ${visibility} trunkline_options ${ARG_USES})
-  if(tests AND TRUNKLINE_TESTS)
+  if(tests)
     trunkline_test(${name}_test SOURCES ${tests} USES trunkline_${name} ${ARG_TEST_USES} LABELS ${name})
   endif()
 endfunction()
@@ -37,6 +36,9 @@ endfunction()
 # cases ctest sees one by one. Golden cases and other inputs lie in tests/; the programs under test in the build folder.
 # Labels: the folder's name, for unit tests; `slow` for what the sanitizers leave out (CONTRIBUTING.md).
 function(trunkline_test name)
+  if(NOT TRUNKLINE_TESTS)
+    return()
+  endif()
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;USES;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
