@@ -24,6 +24,7 @@ sanitize() {  # sanitize PRESET [CMAKE_BUILD_OPTION...]
 step "includes" .venv/bin/python tools/check_includes.py
 step "format" format
 step "lint" lint
+step "compile and link for macOS" tools/macos_compile.sh
 step "address and undefined-behaviour sanitizers, the fast tests" sanitize asan
 step "thread sanitizer, the tests of base, link and comm" sanitize tsan --target base_test
 

@@ -59,10 +59,10 @@ STANDARD = set("""algorithm any array atomic barrier bit bitset cassert cctype c
     strstream syncstream system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility
     valarray variant vector version""".split())
 
-# Headers of the operating systems, under the table's word POSIX.
+# Headers of the operating systems, under the table's word POSIX. Those that C has too declare more in POSIX than in C++.
 POSIX = set("""aio.h dirent.h dlfcn.h fcntl.h fnmatch.h glob.h grp.h ifaddrs.h langinfo.h libgen.h netdb.h poll.h pthread.h pwd.h
     sched.h semaphore.h signal.h spawn.h strings.h syslog.h termios.h ucontext.h unistd.h util.h utime.h pty.h
-    crt_externs.h libproc.h sysexits.h""".split())
+    crt_externs.h libproc.h sysexits.h limits.h stdio.h stdlib.h string.h time.h""".split())
 POSIX_FOLDERS = {"sys", "net", "netinet", "arpa", "linux", "mach", "mach-o"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)"|(\S.*))')
@@ -110,6 +110,8 @@ def rules_for(path):
 def fault_of(root, rules, own, header):
     """Why a file under `rules` may not include `header` (`own`: it stands in quotes), or None if it may."""
     if own:
+        if rules.folder in OTHERS and (root / rules.folder / header).is_file():
+            return None
         if not any((root / base / header).is_file() for base in ("src", "include")):
             return "is in neither src/ nor include/; name it from there"
         first = PurePosixPath(header).parts[0]

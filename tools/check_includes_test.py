@@ -14,7 +14,7 @@ class CheckIncludes(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
             for header in ("src/base/file.h", "src/link/link.h", "src/comm/trunk.h", "src/train/step.h",
-                           "include/trunkline/error.h", "include/trunkline/group.h"):
+                           "include/trunkline/error.h", "include/trunkline/group.h", "tests/cases/case.h"):
                 (root / header).parent.mkdir(parents=True, exist_ok=True)
                 (root / header).touch()
             (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +64,8 @@ class CheckIncludes(unittest.TestCase):
         self.allowed("src/link/a_test.cc", "<gtest/gtest.h>", "<gmock/gmock.h>", '"comm/trunk.h"', '"train/step.h"')
         self.allowed("src/comm/a_test.cc", "<sys/wait.h>")
         self.refused("src/comm/a.cc", "<gtest/gtest.h>")
+        self.allowed("tests/cases/a_test.cc", '"cases/case.h"')
+        self.refused("src/train/a_test.cc", '"cases/case.h"')
         self.allowed("tests/a_test.cc", '"base/file.h"', '"train/step.h"', "<mlx/mlx.h>", "<gtest/gtest.h>")
 
     def test_what_cannot_be_judged(self):
