@@ -1,7 +1,8 @@
 # Installs what ./run needs: packages of the system, and pinned wheels into .venv. Sourced by ./run at the repository root.
 
 apt_packages="g++ cmake ninja-build pkg-config python3-venv libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libspdlog-dev
-  libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev libsodium-dev"
+  libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev libsodium-dev libibverbs-dev
+  ibverbs-utils perftest"
 brew_packages="cmake ninja pkgconf python@3.13 cli11 nlohmann-json yaml-cpp spdlog fmt googletest google-benchmark highway
   isa-l libsodium"
 

@@ -40,6 +40,7 @@ const Settings& Settings::get() {
       .cache_home = read({"XDG_CACHE_HOME"}),
       .home = read({"HOME"}),
       .path = read({"PATH"}),
+      .library_path = read({"LD_LIBRARY_PATH"}),
   };
   return settings;
 }

@@ -26,11 +26,12 @@ struct Settings {
   std::optional<std::string> columns;           // COLUMNS
   std::optional<std::string> lines;             // LINES
   // Elsewhere.
-  std::optional<std::string> log_level;   // TRUNKLINE_LOG
-  std::optional<std::string> python;      // TRUNKLINE_PYTHON: the interpreter that has tokenizers and jinja2
-  std::optional<std::string> cache_home;  // XDG_CACHE_HOME
-  std::optional<std::string> home;        // HOME
-  std::optional<std::string> path;        // PATH
+  std::optional<std::string> log_level;     // TRUNKLINE_LOG
+  std::optional<std::string> python;        // TRUNKLINE_PYTHON: the interpreter that has tokenizers and jinja2
+  std::optional<std::string> cache_home;    // XDG_CACHE_HOME
+  std::optional<std::string> home;          // HOME
+  std::optional<std::string> path;          // PATH
+  std::optional<std::string> library_path;  // LD_LIBRARY_PATH
 
   // The process's environment, as it was at the first call.
   static const Settings& get();

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cluster/cables.h"
-#include "fabric/test_job.h"
+#include "fabric/job_test.h"
 
 namespace trunkline::test {
 namespace {

@@ -1,5 +1,4 @@
 // Opening a device: the table of operations that programs call it by, and what it says of itself.
-#include <endian.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -20,7 +19,7 @@ int describe_device(RdmaDevice& device, ibv_device_attr& attributes) {
   const DeviceLimits& limits = device.limits();
   attributes = {};
   std::snprintf(attributes.fw_ver, sizeof attributes.fw_ver, "emulated");
-  attributes.node_guid = attributes.sys_image_guid = htobe64(device.guid());
+  attributes.node_guid = attributes.sys_image_guid = big_endian(device.guid());
   attributes.max_mr_size = UINT64_MAX;
   attributes.page_size_cap = 4096;
   attributes.max_qp = limits.queue_pairs;

@@ -6,7 +6,7 @@
 
 #include "base/random.h"
 #include "cluster/cables.h"
-#include "fabric/test_job.h"
+#include "fabric/job_test.h"
 
 namespace trunkline::test {
 namespace {

@@ -1,7 +1,6 @@
 // The verbs entry points that do something, as C programs call them.
 #include "fabric/verbs.h"
 
-#include <endian.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -88,7 +87,7 @@ ibv_device** ibv_get_device_list(int* count) {
 void ibv_free_device_list(ibv_device** list) { std::free(list); }
 const char* ibv_get_device_name(ibv_device* device) { return device->name; }
 int ibv_get_device_index(ibv_device*) { return -1; }
-__be64 ibv_get_device_guid(ibv_device* device) { return htobe64(RdmaDevice::of(device).guid()); }
+__be64 ibv_get_device_guid(ibv_device* device) { return big_endian(RdmaDevice::of(device).guid()); }
 ibv_context* ibv_open_device(ibv_device* device) { return open_device(RdmaDevice::of(device)); }
 
 int ibv_close_device(ibv_context* context) {

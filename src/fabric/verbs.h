@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <bit>
 
 #include "fabric/device.h"
 
@@ -17,6 +18,10 @@ struct ProtectionDomain {
 
   static ProtectionDomain& of(ibv_pd* pd) { return *reinterpret_cast<ProtectionDomain*>(pd); }
 };
+
+inline __be64 big_endian(uint64_t value) {
+  return std::endian::native == std::endian::little ? __builtin_bswap64(value) : value;
+}
 
 inline ibv_mtu mtu_of(int bytes) {
   int mtu = IBV_MTU_256;

@@ -20,6 +20,7 @@
 #include "base/settings.h"
 #include "launch/cores.h"
 #include "launch/environment.h"
+#include "launch/fabric.h"
 #include "launch/guard.h"
 #include "launch/lines.h"
 #include "launch/signals.h"
@@ -76,17 +77,23 @@ class Job {
     const Rendezvous rendezvous = open_rendezvous(options_.ranks);
     const int threads = std::max(1, usable_cores() / options_.ranks);
     const auto terminal = terminal_size(options_.output, options_.error);
+    std::optional<Fabric> fabric;
+    if (options_.wiring) fabric = open_fabric(*options_.wiring);
     ranks_.reserve(static_cast<size_t>(options_.ranks));
     for (int rank = 0; rank < options_.ranks; ++rank) {
       Fd log = open_log(rank);
       ProcessOptions process;
       process.argv = options_.program;
       process.environment = rank_environment(rank, options_.ranks, rendezvous, threads, terminal, Settings::get());
+      for (auto& variable : fabric_environment(fabric ? &*fabric : nullptr, Settings::get())) {
+        process.environment.push_back(std::move(variable));
+      }
       // A rank's group is not the terminal's foreground group: reading from the terminal would stop it.
       process.input = rank == 0 && !::isatty(STDIN_FILENO) ? Stream::inherit : Stream::null;
       process.output = Stream::pipe;
       process.error = Stream::pipe;
-      if (rank == 0) process.inherit = {rendezvous.socket.get()};
+      if (rank == 0) process.inherit.push_back(rendezvous.socket.get());
+      if (fabric) process.inherit.insert(process.inherit.end(), {fabric->state.get(), fabric->matrix.get()});
       process.own_group = true;
       process.announce = guard_.announce();
       ranks_.emplace_back(Process::start(process), std::move(log));

@@ -4,8 +4,11 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "cluster/cables.h"
 
 namespace trunkline {
 
@@ -20,6 +23,7 @@ struct LaunchOptions {
   int ranks = 1;
   std::vector<std::string> program;     // and its arguments
   std::filesystem::path log_directory;  // one file a rank, rank-R.log, written anew; empty: none
+  std::optional<Wiring> wiring;         // emulated cables between the ranks
   Patience patience;
   int output = 1;  // where ranks' standard output goes, line by line as "[R] LINE"
   int error = 2;   // the same for standard error, and the launcher's own messages
