@@ -311,7 +311,6 @@ TEST(LaunchProgram, RefusesWhatMakesNoSense) {
   refused({"-n", "2", "--cables", "2:speed=3", "--", "echo"}, "speed=3");
   refused({"-n", "2", "--cables", "", "--", "echo"}, "--cables");
   refused({"-n", "2", "--cables", "2", "--fabric", "file", "--", "echo"}, "--fabric");
-  refused({"-n", "2", "--fabric", "no-such-file", "--", "echo"}, "no-such-file");
 }
 
 TEST(Program, TellsItsVersionAndWhatComputes) {

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cluster/cables.h"
 #include "launch/launch.h"
+#include "trunkline/error.h"
 
 namespace trunkline {
 
@@ -43,7 +44,13 @@ Command launch_command(CLI::App& app) {
                   "launch: the program to start comes after --: trunkline launch -n N -- PROGRAM ARGS...",
                   CLI::ExitCodes::RequiredError);
             }
-            if (cables_option->count() > 0) options->wiring = wiring_from_spec(*cables, options->ranks);
+            if (cables_option->count() > 0) {
+              try {
+                options->wiring = wiring_from_spec(*cables, options->ranks);
+              } catch (const Error& error) {
+                throw CLI::ParseError(error.what(), CLI::ExitCodes::ValidationError);
+              }
+            }
             if (fabric_option->count() > 0)
               options->wiring = wiring_from_json(read_file(*fabric), *fabric, options->ranks);
             return launch(*options);
