@@ -1,9 +1,7 @@
 #include "launch/guard.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/wait.h>
-#include <ctime>
 #include <unistd.h>
 
 #ifdef __linux__
@@ -15,7 +13,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <ctime>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ namespace trunkline {
 namespace {
 
 constexpr pid_t kDismissed = 0;
-constexpr int kStep_ms = 20;
+constexpr long kStep_ms = 20;
 
 // The bytes of this process's command line, which `ps` and `pkill -f` show; empty where they cannot be found.
 std::span<char> command_line() {
@@ -45,7 +45,8 @@ std::span<char> command_line() {
   const unsigned long first = std::strtoul(stat.c_str() + at, &end, 10);
   const unsigned long last = std::strtoul(end, nullptr, 10);
   if (first == 0 || last <= first) return {};
-  return {reinterpret_cast<char*>(first), last - first};
+  // The kernel gives an address as a number.
+  return {reinterpret_cast<char*>(first), last - first};  // NOLINT(performance-no-int-to-ptr)
 #else
   return {};
 #endif

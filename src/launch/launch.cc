@@ -222,22 +222,27 @@ class Job {
   }
 
   void handle_exits() {
-    std::vector<int> ended;
+    struct Ended {
+      int rank;
+      ExitStatus status;
+    };
+    std::vector<Ended> ended;
     for (size_t i = 0; i < ranks_.size(); ++i) {
       if (ranks_[i].status) continue;
-      ranks_[i].status = ranks_[i].process.exit_status();
-      if (ranks_[i].status) ended.push_back(static_cast<int>(i));
+      const auto status = ranks_[i].process.exit_status();
+      if (status) ended.push_back({static_cast<int>(i), *status});
+      ranks_[i].status = status;
     }
     // Of those that ended since the last look, a crash is more likely the cause than an exit.
-    std::stable_sort(ended.begin(), ended.end(), [this](int a, int b) { return status(a).signal > status(b).signal; });
-    for (const int rank : ended) {
-      read_rest(rank);
-      handle_exit(rank);
+    std::stable_sort(ended.begin(), ended.end(),
+                     [](const Ended& a, const Ended& b) { return a.status.signal != 0 && b.status.signal == 0; });
+    for (const Ended& it : ended) {
+      read_rest(it.rank);
+      handle_exit(it.rank, it.status);
     }
   }
 
-  void handle_exit(int rank) {
-    const ExitStatus& status = *ranks_[static_cast<size_t>(rank)].status;
+  void handle_exit(int rank, const ExitStatus& status) {
     if (status.code == 0) return;
     if (phase_ >= Phase::terminating) return;           // our doing
     if (interrupted_ && status.code == 128 + SIGINT) {  // what Ctrl-C asks for is no failure
@@ -355,8 +360,6 @@ class Job {
     if (interrupt_taken_) return 128 + SIGINT;
     return 0;
   }
-
-  const ExitStatus& status(int rank) const { return *ranks_[static_cast<size_t>(rank)].status; }
 
   std::string unended() const {
     std::string names;

@@ -1,10 +1,10 @@
 #include "launch/lines.h"
 
-#include <climits>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 
 namespace trunkline {
 namespace {

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <climits>
 
+#include <climits>
 #include <csignal>
 
 #include "base/fd.h"
