@@ -2,8 +2,9 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "base/fail.h"
 

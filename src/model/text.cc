@@ -57,7 +57,7 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 template <typename T>
 std::vector<T> take(std::string_view& payload, size_t count) {
   std::vector<T> result(count);
-  if (count > 0) std::memcpy(result.data(), payload.data(), count * sizeof(T));
+  payload.copy(reinterpret_cast<char*>(result.data()), count * sizeof(T));
   payload.remove_prefix(count * sizeof(T));
   return result;
 }

@@ -80,6 +80,7 @@ RowArrays tokenize(const std::string& file, const DataRows& data, const RowField
       }
     }
     begin += batch.size();
+    if (options.progress) options.progress(static_cast<int64_t>(begin), static_cast<int64_t>(data.rows.size()));
   }
   faults.throw_if_any();
   if (result.counts.rows == 0) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -18,6 +19,8 @@ struct DataOptions {
   // Names of the fields, as in mlx_lm's YAML.
   std::string text_feature = "text", prompt_feature = "prompt", completion_feature = "completion",
               chat_feature = "messages";
+  // Told after every batch of rows that is tokenized: how many of how many. Not told when there is a cache.
+  std::function<void(int64_t done, int64_t rows)> progress = nullptr;
 };
 
 // What happened to a file's rows.

@@ -92,7 +92,7 @@ TEST_F(DatasetTest, HoldsRowsOfEveryKind) {
   EXPECT_THROW(set.row(-1), Error);
 }
 
-// 9 tokens of which the first 6 are the prompt: 3 targets, whatever a batch pads to.
+// As many targets as the answer and its end have tokens, none for what a batch pads with.
 TEST_F(DatasetTest, CountsTargetsOfTheRowAlone) {
   const Dataset set = open(kCompletion, {.targets = TargetTurns::all_assistant});
   const RowView row = set.row(0);
@@ -101,7 +101,7 @@ TEST_F(DatasetTest, CountsTargetsOfTheRowAlone) {
   for (size_t i = 0; i < row.ids.size(); ++i) {
     if (row.targets[i] != 0) targets.push_back(row.ids[i]);
   }
-  EXPECT_EQ(text_.decode(targets, false), "No.<|im_end|>");
+  EXPECT_EQ(targets, text_.encode("No.<|im_end|>", false));
   EXPECT_EQ(set.summary().targets, row.target_count);
 }
 
@@ -179,6 +179,20 @@ TEST_F(DatasetTest, IsMadeOnceForTheSameSources) {
   text_ = Text(model_.path());
   EXPECT_NE(open(kText + "\n" + kChat).checksum(), first.checksum());
   EXPECT_EQ(caches().size(), 7u);
+}
+
+TEST_F(DatasetTest, TellsHowFarItIs) {
+  std::string bytes;
+  for (int i = 0; i < 1200; ++i) bytes += kText + "\n";
+  std::vector<int64_t> told;
+  const DataOptions options{.progress = [&](int64_t done, int64_t rows) {
+    EXPECT_EQ(rows, 1200);
+    told.push_back(done);
+  }};
+  open(bytes, options);
+  EXPECT_EQ(told, (std::vector<int64_t>{512, 1024, 1200}));
+  open(bytes, options);
+  EXPECT_EQ(told.size(), 3u);
 }
 
 TEST_F(DatasetTest, MakesADamagedCacheAnew) {
