@@ -162,6 +162,28 @@ TEST(TextAgainstTransformers, RendersAndTokenizesConversationsAlike) {
   EXPECT_GE(masked, 20);
 }
 
+// A model whose special tokens are named in several places; `listed`: in added_tokens_decoder, as newer models do.
+std::unique_ptr<TestModel> model_with_special_tokens(const std::string& tokenizer, bool listed) {
+  auto model = std::make_unique<TestModel>(template_source("features"), tokenizer);
+  const Json flags = {{"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"single_word", false}};
+  model->config["mask_token"] = {{"__type", "AddedToken"}, {"content", "<other>"}, {"lstrip", true}};
+  model->config["additional_special_tokens"] = {"<extra>"};
+  if (listed) {
+    Text text(model->path());
+    const int32_t id = text.encode("<think>", false).back();
+    Json think = flags, more = flags;
+    think.update({{"content", "<think>"}, {"special", true}});
+    more.update({{"content", " more"}, {"special", false}});
+    model->config["added_tokens_decoder"] = {{std::to_string(id), think}, {std::to_string(text.vocabulary()), more}};
+  } else {
+    Json separator = flags;
+    separator.update({{"content", "<|User|>"}});
+    write_file(*model / "special_tokens_map.json", Json({{"sep_token", separator}, {"eos_token", "</s>"}}).dump());
+  }
+  model->write();
+  return model;
+}
+
 TEST(TextAgainstTransformers, EncodesAndDecodesAlike) {
   const std::vector<std::string> texts = {"",
                                           "Hello there",
@@ -169,44 +191,31 @@ TEST(TextAgainstTransformers, EncodesAndDecodesAlike) {
                                           "<|im_start|>user\nx<|im_end|>",
                                           "日本語 😀 e\u0301 \u00e9",
                                           "<think>a</think> <extra> more <other>"};
-  const Json flags = {{"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"single_word", false}};
+  const Json messages = {{{"role", "user"}, {"content", "x"}}};
+  std::vector<std::unique_ptr<TestModel>> models;
+  std::vector<Json> questions;
   for (const char* tokenizer : {"byte_level", "metaspace"}) {
     for (const bool listed : {false, true}) {
-      TestModel model(template_source("features"), tokenizer);
-      // Tokens that tokenizer.json does not have: named, listed and extra ones. Older models name them in another file.
-      model.config["mask_token"] = {{"__type", "AddedToken"}, {"content", "<other>"}, {"lstrip", true}};
-      model.config["additional_special_tokens"] = {"<extra>"};
-      if (listed) {
-        Json think = flags, more = flags;
-        think.update({{"content", "<think>"}, {"special", true}});
-        more.update({{"content", " more"}, {"special", false}});
-        const int64_t size = Text(model.path()).vocabulary();
-        const int32_t id = Text(model.path()).encode("<think>", false).back();
-        model.config["added_tokens_decoder"] = {{std::to_string(id), think}, {std::to_string(size), more}};
-      } else {
-        Json separator = flags;
-        separator.update({{"content", "<|User|>"}});
-        write_file(model / "special_tokens_map.json", Json({{"sep_token", separator}, {"eos_token", "</s>"}}).dump());
-      }
-      model.write();
-      std::vector<Json> questions;
-      for (const std::string& one : texts) questions.push_back({{"model", model.path().string()}, {"plain", one}});
-      questions.push_back({{"model", model.path().string()},
-                           {"messages", {{{"role", "user"}, {"content", "x"}}}},
-                           {"tools", nullptr},
-                           {"prompt", false}});
-      const std::vector<Json> answers = ask_transformers(questions);
-      ASSERT_EQ(answers.size(), questions.size());
-      Text text(model.path());
-      for (size_t i = 0; i < texts.size(); ++i) {
-        SCOPED_TRACE(texts[i]);
-        const std::vector<int32_t> ids = text.encode(texts[i], true);
-        EXPECT_EQ(ids, answers[i]["ids"].get<std::vector<int32_t>>());
-        EXPECT_EQ(text.decode(ids), answers[i]["decoded"].get<std::string>());
-        EXPECT_EQ(text.decode(ids, false), answers[i]["decoded_all"].get<std::string>());
-      }
-      EXPECT_EQ(text.render(questions.back()["messages"], nullptr, false), answers.back()["text"].get<std::string>());
+      models.push_back(model_with_special_tokens(tokenizer, listed));
+      const std::string directory = models.back()->path().string();
+      for (const std::string& one : texts) questions.push_back({{"model", directory}, {"plain", one}});
+      questions.push_back({{"model", directory}, {"messages", messages}, {"tools", nullptr}, {"prompt", false}});
     }
+  }
+  const std::vector<Json> answers = ask_transformers(questions);
+  ASSERT_EQ(answers.size(), questions.size());
+  size_t next = 0;
+  for (const auto& model : models) {
+    Text text(model->path());
+    for (const std::string& one : texts) {
+      SCOPED_TRACE(one);
+      const Json& answer = answers[next++];
+      const std::vector<int32_t> ids = text.encode(one, true);
+      EXPECT_EQ(ids, answer["ids"].get<std::vector<int32_t>>());
+      EXPECT_EQ(text.decode(ids), answer["decoded"].get<std::string>());
+      EXPECT_EQ(text.decode(ids, false), answer["decoded_all"].get<std::string>());
+    }
+    EXPECT_EQ(text.render(messages, nullptr, false), answers[next++]["text"].get<std::string>());
   }
 }
 
