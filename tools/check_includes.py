@@ -97,10 +97,8 @@ def rules_for(path):
         if name in FOLDERS:
             folders.add(name.removeprefix("src/"))
             if path.name.endswith(("_test.cc", "_test.h")):
-                libraries.add("gtest")
-                for above in names[names.index(name) :]:
-                    folders.add(above.removeprefix("src/"))
-                    libraries.update(FOLDERS[above].libraries.split())
+                folders.update(above.removeprefix("src/") for above in names[names.index(name) :])
+                libraries.update(EVERY_LIBRARY.split())
         if name == "src/link" and not path.name.startswith("verbs"):
             libraries.discard("verbs")
         return Rules(name, folders, libraries)

@@ -1,10 +1,9 @@
 # Installs what ./run needs: packages of the system, and pinned wheels into .venv. Sourced by ./run at the repository root.
 
 apt_packages="g++ cmake ninja-build pkg-config python3-venv libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libspdlog-dev
-  libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libisal-dev libsodium-dev libibverbs-dev
-  ibverbs-utils perftest"
-brew_packages="cmake ninja pkgconf python@3.13 cli11 nlohmann-json yaml-cpp spdlog fmt googletest google-benchmark highway
-  isa-l libsodium"
+  libfmt-dev libgtest-dev libgmock-dev libhwy-dev libisal-dev libsodium-dev libibverbs-dev"
+apt_test_packages="ibverbs-utils perftest"  # programs that tests run on emulated cables
+brew_packages="cmake ninja pkgconf python@3.13 cli11 nlohmann-json yaml-cpp spdlog fmt googletest highway isa-l libsodium"
 
 say() { printf '== %s\n' "$*"; }
 die() {
@@ -24,10 +23,11 @@ quietly() {
   }
 }
 
-# The packages of the system that are not installed yet are installed; without the right to, the one line to run is printed.
+# need_packages [test]: the packages of the system that are not installed yet are installed; without the right to, the one
+# line to run is printed.
 need_packages() {
   if command -v apt-get >/dev/null; then
-    need_apt_packages
+    need_apt_packages $apt_packages ${1:+$apt_test_packages}
   elif [ "$(uname -s)" = Darwin ]; then
     need_brew_packages
   else
@@ -38,7 +38,7 @@ need_packages() {
 
 need_apt_packages() {
   local package missing="" as_root=""
-  for package in $apt_packages; do
+  for package in "$@"; do
     dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"
   done
   [ -n "$missing" ] || return 0

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <atomic>
 #include <mutex>
@@ -11,7 +12,6 @@
 #include "base/log.h"
 #include "link/handshake.h"
 #include "link/socket.h"
-#include "spdlog/sinks/ostream_sink.h"
 
 namespace trunkline {
 namespace {
