@@ -11,14 +11,17 @@ namespace {
 constexpr size_t kSmallBytes = 64 << 10;
 constexpr size_t kPackBytes = 4 << 20;
 
-// `x` evaluated, in row order, in memory that nothing else holds: it may be written to.
-mx::array own(mx::array x) {
-  x.eval();
-  if (x.flags().row_contiguous && x.data_size() == x.size() && x.is_donatable()) return x;
-  mx::array ordered = mx::contiguous(x);
-  ordered.eval();
-  mx::array copy(mx::allocator::malloc(x.nbytes()), x.shape(), x.dtype());
-  std::memcpy(copy.data<char>(), ordered.data<char>(), x.nbytes());
+bool is_in_row_order(const mx::array& array) {
+  return array.flags().row_contiguous && array.data_size() == array.size();
+}
+
+// `array` evaluated, in row order, in memory that nothing else holds: it may be written to.
+mx::array own(mx::array array) {
+  array.eval();
+  if (is_in_row_order(array) && array.is_donatable()) return array;
+  const mx::array ordered = in_row_order(array);
+  mx::array copy(mx::allocator::malloc(array.nbytes()), array.shape(), array.dtype());
+  std::memcpy(copy.data<char>(), ordered.data<char>(), array.nbytes());
   return copy;
 }
 
@@ -52,6 +55,14 @@ void exchange_all(std::vector<mx::array>& arrays, Exchange exchange) {
 }
 
 }  // namespace
+
+mx::array in_row_order(mx::array array) {
+  array.eval();
+  if (is_in_row_order(array)) return array;
+  mx::array ordered = mx::contiguous(array);
+  ordered.eval();
+  return ordered;
+}
 
 void all_sum(Group& group, std::vector<mx::array>& arrays) {
   for (const mx::array& array : arrays) {

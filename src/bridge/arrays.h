@@ -11,6 +11,9 @@ namespace trunkline {
 
 namespace mx = mlx::core;
 
+// `array` evaluated, its elements in row order and without gaps: data() is all of it. The same memory where it was so.
+mx::array in_row_order(mx::array array);
+
 // Evaluates `arrays` (f32) and replaces each by its sum over the ranks; every rank gives the same shapes. Arrays of at
 // least 64 KiB are summed in place where nothing else holds their memory; smaller ones travel together.
 void all_sum(Group& group, std::vector<mx::array>& arrays);

@@ -138,7 +138,7 @@ const std::vector<Option>& options() {
          d.request.timeout = std::chrono::milliseconds(static_cast<int64_t>(1000.0 * s.number(0.001, 1e6)));
        }},
       {"lanes", "N", "Connections to each other rank; 0: chosen",
-       [](Draft& d, S s) { d.request.lanes = static_cast<int>(s.integer(0, 64)); }},
+       [](Draft& d, S s) { d.request.lanes = static_cast<int>(s.integer(0, 10)); }},
       {"algorithm", "NAME", "Of the sums over ranks: auto, mesh, broadcast",
        [](Draft& d, S s) { d.request.algorithm = algorithm(s); }},
   };

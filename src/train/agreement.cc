@@ -5,6 +5,7 @@
 
 #include "base/crc32c.h"
 #include "base/fail.h"
+#include "bridge/arrays.h"
 #include "train/together.h"
 
 namespace trunkline {
@@ -96,8 +97,7 @@ std::string differences(const std::vector<Fact>& there, const std::vector<Fact>&
 std::vector<uint32_t> hashes_of(const Parameters& parameters) {
   std::vector<uint32_t> hashes;
   for (const mx::array& parameter : parameters) {
-    mx::array ordered = mx::contiguous(parameter);
-    ordered.eval();
+    const mx::array ordered = in_row_order(parameter);
     hashes.push_back(crc32c(ordered.data<char>(), ordered.nbytes()));
   }
   return hashes;

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bridge/arrays.h"
+
 namespace trunkline {
 
 double squared_norm(const mx::array& gradient) {
-  mx::array x = mx::contiguous(mx::astype(gradient, mx::float32));
-  x.eval();
+  const mx::array x = in_row_order(gradient.dtype() == mx::float32 ? gradient : mx::astype(gradient, mx::float32));
   const float* values = x.data<float>();
   constexpr size_t kLanes = 8;  // independent sums, so that the compiler can keep them in vector registers
   double sums[kLanes] = {};

@@ -110,7 +110,8 @@ Snapshot SnapshotStore::load(int64_t step, const std::vector<Fact>& facts) const
   };
   Snapshot snapshot;
   try {
-    for (const auto& [name, file] : parsed(kManifest).at("files").items()) {
+    const Json manifest = parsed(kManifest);
+    for (const auto& [name, file] : manifest.at("files").items()) {
       const uint32_t crc = checksum_of(directory / name, file.at("bytes").get<uint64_t>());
       if (crc != file.at("crc32c").get<uint32_t>()) {
         fail(ErrorKind::input, "{}: the checksum is not that of the manifest", (directory / name).string());

@@ -1,0 +1,188 @@
+#include "cli/train_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/fail.h"
+#include "base/file.h"
+
+namespace trunkline {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainOptionsTest : public ::testing::Test {
+ protected:
+  ~TrainOptionsTest() override { std::filesystem::remove(file_); }
+
+  void yaml(const std::string& text) { write_file(file_, text); }
+
+  // Parses the arguments, after the three that every run needs.
+  TrainRequest parse(std::vector<std::string> arguments, bool with_yaml = false) {
+    arguments.insert(arguments.begin(), {"--model", "m", "--data", "d", "--output", "o"});
+    if (with_yaml) arguments.insert(arguments.begin(), {"-c", file_.string()});
+    return parse_all(std::move(arguments));
+  }
+  static TrainRequest parse_all(std::vector<std::string> arguments) {
+    CLI::App app;
+    const TrainOptionParser parser(app);
+    std::ranges::reverse(arguments);
+    app.parse(arguments);
+    return parser.request();
+  }
+  std::string error_of(const std::vector<std::string>& arguments, bool with_yaml = false) {
+    try {
+      parse(arguments, with_yaml);
+    } catch (const Error& error) {
+      return error.what();
+    } catch (const CLI::ParseError& error) {
+      return error.what();
+    }
+    return "none";
+  }
+  std::string yaml_error(const std::string& text) {
+    yaml(text);
+    return error_of({}, true);
+  }
+
+  const std::filesystem::path file_ =
+      std::filesystem::temp_directory_path() / fmt::format("trunkline-options-{}.yaml", ::getpid());
+};
+
+TEST_F(TrainOptionsTest, TheCommandLineGoesOverTheFileOverTheDefaults) {
+  yaml("batch_size: 8\nlearning_rate: 1e-4\nmask_prompt: true\nepochs: 3\nseed: null\n");
+  const TrainOptions options = parse({"--batch-size", "2", "--iters", "5"}, true).options;
+  EXPECT_EQ(options.batch_size, 2);
+  EXPECT_EQ(options.learning_rate, 1e-4);
+  EXPECT_EQ(options.rows.targets, TargetTurns::all_assistant);
+  EXPECT_EQ(options.iters, 5);
+  EXPECT_EQ(options.epochs, 0);
+  EXPECT_EQ(options.seed, 0u);
+  EXPECT_EQ(options.val_batches, 25);
+  EXPECT_EQ(options.model, "m");
+}
+
+TEST_F(TrainOptionsTest, EveryKeyOfMlxLmThatHasACounterpartIsTaken) {
+  yaml(
+      "model: a\ndata: b\noutput: c\ntrain: true\ntest: false\nfine_tune_type: full\noptimizer: sgd\n"
+      "optimizer_config: {adam: {}, adamw: {betas: [0.9, 0.98]}, sgd: {momentum: 0.9, weight_decay: 1e-2}}\n"
+      "mask_prompt: false\nnum_layers: -1\nbatch_size: 4\niters: 1000\nval_batches: -1\nlearning_rate: 1e-5\n"
+      "lr_schedule:\n  name: cosine_decay\n  warmup: 100\n  warmup_init: 1e-7\n  arguments: [1e-5, 1000, 1e-7]\n"
+      "steps_per_report: 10\nsteps_per_eval: 200\ngrad_accumulation_steps: 2\nsave_every: 100\ntest_batches: 500\n"
+      "max_seq_length: 2048\nseed: 1\nprompt_feature: prompt\ncompletion_feature: answer\ntext_feature: text\n"
+      "chat_feature: messages\ngrad_checkpoint: false\n");
+  const TrainOptions options = parse_all({"-c", file_.string()}).options;
+  EXPECT_EQ(options.optimizer.kind, OptimizerOptions::Kind::sgd);
+  EXPECT_EQ(options.optimizer.momentum, 0.9);
+  EXPECT_EQ(options.optimizer.weight_decay, 0.01);
+  EXPECT_EQ(options.schedule, (ScheduleOptions{"cosine_decay", {1e-5, 1000, 1e-7}, 100, 1e-7}));
+  EXPECT_EQ(options.val_batches, -1);
+  EXPECT_EQ(options.rows.completion_feature, "answer");
+}
+
+// What a run writes as its settings gives the same run.
+TEST_F(TrainOptionsTest, SettingsReadBackAsTheyWere) {
+  const TrainOptions options = parse({"--optimizer",
+                                      "adamw",
+                                      "--beta2",
+                                      "0.95",
+                                      "--weight-decay",
+                                      "0.1",
+                                      "--lr-schedule",
+                                      "cosine",
+                                      "--warmup",
+                                      "3",
+                                      "--mask-prompt=last",
+                                      "--save-dtype",
+                                      "bf16",
+                                      "--epochs",
+                                      "2",
+                                      "--seed",
+                                      "7",
+                                      "--clip",
+                                      "0.5",
+                                      "--learning-rate",
+                                      "3e-4",
+                                      "--keep",
+                                      "5"})
+                                   .options;
+  std::string text;
+  for (const Setting& setting : settings_of(options)) text += setting.key + ": " + setting.value + "\n";
+  yaml(text);
+  const TrainOptions again = parse_all({"-c", file_.string()}).options;
+  const auto lines = [](const TrainOptions& it) {
+    std::vector<std::string> result;
+    for (const Setting& setting : settings_of(it)) result.push_back(setting.key + ": " + setting.value);
+    return result;
+  };
+  EXPECT_EQ(lines(again), lines(options));
+  EXPECT_EQ(again.optimizer, options.optimizer);
+  EXPECT_EQ(again.schedule, options.schedule);
+  EXPECT_EQ(again.max_grad_norm, 0.5);
+  EXPECT_EQ(again.rows.targets, TargetTurns::last_assistant);
+}
+
+TEST_F(TrainOptionsTest, MaskPromptStandsAloneOrNamesTurns) {
+  EXPECT_EQ(parse({}).options.rows.targets, TargetTurns::all_tokens);
+  EXPECT_EQ(parse({"--mask-prompt"}).options.rows.targets, TargetTurns::all_assistant);
+  EXPECT_EQ(parse({"--mask-prompt=last"}).options.rows.targets, TargetTurns::last_assistant);
+  EXPECT_THAT(error_of({"--mask-prompt=first"}), HasSubstr("not one of"));
+}
+
+TEST_F(TrainOptionsTest, UnknownFlagsAndKeysAreRefused) {
+  EXPECT_THAT(error_of({"--batchsize", "4"}), HasSubstr("--batchsize"));
+  EXPECT_THAT(yaml_error("seed: 1\n\nbatchsize: 4\n"), HasSubstr(".yaml:3: batchsize: unknown key"));
+  EXPECT_THAT(yaml_error("seed: 1\nseed: 2\n"), HasSubstr(".yaml:2: seed: the key is there twice"));
+  EXPECT_THAT(yaml_error("optimizer_config:\n  adamw:\n    beta: 1\n"), HasSubstr(":3: optimizer_config: adamw: beta"));
+  EXPECT_THAT(yaml_error("lr_schedule:\n  name: cosine\n  warm: 1\n"), HasSubstr(":3: lr_schedule: warm: unknown key"));
+  EXPECT_THAT(yaml_error("a: [1\n"), HasSubstr(".yaml:"));
+  EXPECT_THAT(yaml_error("just text\n"), HasSubstr("keys with values"));
+}
+
+TEST_F(TrainOptionsTest, WhatIsNotSupportedIsRefusedByName) {
+  EXPECT_THAT(error_of({"--fine-tune-type", "lora"}), HasSubstr("--fine-tune-type: \"lora\" is not supported yet"));
+  EXPECT_THAT(error_of({"--fine-tune-type", "all"}), HasSubstr("not one of full, lora, dora"));
+  EXPECT_THAT(error_of({"--adapter-path", "x"}), HasSubstr("--adapter-path: adapters are not supported yet"));
+  EXPECT_THAT(error_of({"--grad-checkpoint"}), HasSubstr("--grad-checkpoint: not supported yet"));
+  EXPECT_THAT(error_of({"--num-layers", "16"}), HasSubstr("every layer is trained"));
+  EXPECT_THAT(yaml_error("seed: 1\nlora_parameters: {rank: 8}\n"), HasSubstr(":2: lora_parameters: LoRA"));
+  EXPECT_THAT(error_of({"--optimizer", "muon"}), HasSubstr("not one of adamw, adam, sgd"));
+  EXPECT_EQ(error_of({"--num-layers", "-1"}), "none");
+}
+
+TEST_F(TrainOptionsTest, ValuesAreChecked) {
+  EXPECT_THAT(error_of({"--batch-size", "0"}), HasSubstr("--batch-size: 0 is less than 1"));
+  EXPECT_THAT(error_of({"--batch-size", "4.5"}), HasSubstr("\"4.5\" is not a whole number"));
+  EXPECT_THAT(error_of({"--val-batches", "-2"}), HasSubstr("-2 is less than -1"));
+  EXPECT_THAT(error_of({"--learning-rate", "nan"}), HasSubstr("\"nan\" is not a number"));
+  EXPECT_THAT(error_of({"--learning-rate", "1e-5x"}), HasSubstr("\"1e-5x\" is not a number"));
+  EXPECT_THAT(error_of({"--beta1", "1"}), HasSubstr("--beta1"));
+  EXPECT_THAT(error_of({"--optimizer", "adamw", "--momentum", "0.9"}), HasSubstr("adamw has no such option"));
+  EXPECT_THAT(error_of({"--save-dtype", "int8"}), HasSubstr("not one of float32"));
+  EXPECT_THAT(error_of({"--lr-schedule", "polynomial"}), HasSubstr("--lr-schedule: lr_schedule: name: \"polynomial\""));
+  EXPECT_THAT(yaml_error("iters: many\n"), HasSubstr(".yaml:1: iters: \"many\" is not a whole number"));
+  EXPECT_THAT(yaml_error("iters: [1]\n"), HasSubstr(".yaml:1: iters: one value is expected"));
+  EXPECT_THAT(error_of({"--iters", "5", "--epochs", "1"}), HasSubstr("iters and epochs are both given"));
+  EXPECT_THAT(yaml_error("iters: 5\nepochs: 1\n"), HasSubstr("iters and epochs are both given"));
+}
+
+TEST_F(TrainOptionsTest, WhatEveryRunNeedsIsNamed) {
+  const auto error = [](std::vector<std::string> arguments) {
+    try {
+      parse_all(std::move(arguments));
+    } catch (const Error& it) {
+      return std::string(it.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(error({}), HasSubstr("--model is missing"));
+  EXPECT_THAT(error({"--model", "m"}), HasSubstr("--data is missing"));
+  EXPECT_THAT(error({"--model", "m", "--data", "d"}), HasSubstr("--output is missing"));
+  EXPECT_THAT(error({"-c", "/nowhere.yaml"}), HasSubstr("cannot read /nowhere.yaml"));
+}
+
+}  // namespace
+}  // namespace trunkline
