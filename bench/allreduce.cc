@@ -2,12 +2,14 @@
 //
 //   allreduce [-r RANKS] [-n ITERATIONS] [-l LANES] [-a auto|mesh|broadcast] [-d DTYPE] [SIZE...]
 //
-// Columns as in nccl-tests; GB/s are 10^9 bytes. Every element of the last result is checked.
+// Columns as in nccl-tests; GB/s are 10^9 bytes; cpu: processor time of rank 0 an operation. Each result is checked.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -42,11 +44,36 @@ size_t bytes_from(const std::string& text) {
 
 using Microseconds = std::chrono::duration<double, std::micro>;
 
+double cpu_us() {
+  rusage usage;
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto us = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_usec);
+  };
+  return us(usage.ru_utime) + us(usage.ru_stime);
+}
+
+// A small whole number as an element.
+void put(std::byte* to, Dtype dtype, int value) {
+  const auto number = static_cast<float>(value);
+  uint32_t bits = std::bit_cast<uint32_t>(number);
+  switch (dtype) {
+    case Dtype::f32: std::memcpy(to, &number, 4); return;
+    case Dtype::bf16: bits >>= 16; break;
+    case Dtype::f16: bits = value == 0 ? 0 : (bits - (112u << 23)) >> 13; break;
+    default: bits = static_cast<uint32_t>(value);
+  }
+  std::memset(to, 0, size_of(dtype));
+  std::memcpy(to, &bits, std::min<size_t>(size_of(dtype), 4));
+}
+
 void measure(Group& group, const Options& options, size_t bytes) {
   const Dtype dtype = *dtype_from_name(options.dtype);
   const size_t count = bytes / size_of(dtype);
   std::vector<std::byte> in(bytes), out(bytes);
-  std::fill(in.begin(), in.end(), std::byte{0});
+  // Sums of small whole numbers are exact in every dtype.
+  for (size_t i = 0; i < count; ++i)
+    put(in.data() + i * size_of(dtype), dtype, static_cast<int>(i % 13) + group.rank());
   const auto timed = [&] {
     group.barrier();
     const auto start = std::chrono::steady_clock::now();
@@ -64,16 +91,26 @@ void measure(Group& group, const Options& options, size_t bytes) {
   for (int64_t i = 0; i < iterations; ++i) times.push_back(timed());
   // Back to back, as nccl-tests measures.
   group.barrier();
+  const double cpu_before = cpu_us();
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < iterations; ++i) group.all_sum(in.data(), out.data(), count, dtype);
   const double mean = Microseconds(std::chrono::steady_clock::now() - start).count() / static_cast<double>(iterations);
+  const double cpu = (cpu_us() - cpu_before) / static_cast<double>(iterations);
 
+  std::vector<std::byte> expected(size_of(dtype));
+  for (size_t i = 0; i < count; ++i) {
+    const int sum = group.size() * static_cast<int>(i % 13) + group.size() * (group.size() - 1) / 2;
+    put(expected.data(), dtype, sum);
+    if (std::memcmp(out.data() + i * size_of(dtype), expected.data(), expected.size()) != 0) {
+      fail(ErrorKind::numeric, "rank {}: element {} of {} is wrong", group.rank(), i, count);
+    }
+  }
   if (group.rank() != 0) return;
   std::sort(times.begin(), times.end());
   const double algorithm_rate = static_cast<double>(bytes) / mean / 1e3;
   const double bus_rate = algorithm_rate * 2 * (group.size() - 1) / group.size();
-  std::printf("%12zu %12zu %9s %10.1f %10.1f %10.1f %8.2f %8.2f\n", bytes, count, options.dtype.c_str(), mean,
-              times[times.size() / 2], times[times.size() * 99 / 100], algorithm_rate, bus_rate);
+  std::printf("%12zu %12zu %9s %10.1f %10.1f %10.1f %10.1f %8.2f %8.2f\n", bytes, count, options.dtype.c_str(), mean,
+              times[times.size() / 2], times[times.size() * 99 / 100], cpu, algorithm_rate, bus_rate);
   std::fflush(stdout);
 }
 

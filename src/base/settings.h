@@ -8,8 +8,8 @@ namespace trunkline {
 
 struct Settings {
   // Place in a job; set by `trunkline launch`, or by mpirun and srun.
-  std::optional<std::string>
-      rank;  // JACCL_RANK, MLX_RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID: first set wins
+  // JACCL_RANK, else MLX_RANK, OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID.
+  std::optional<std::string> rank;
   std::optional<std::string> size;         // MLX_WORLD_SIZE, OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS
   std::optional<std::string> coordinator;  // MLX_JACCL_COORDINATOR (JACCL_COORDINATOR wins): IP:PORT of rank 0
   std::optional<std::string> job_key;      // TRUNKLINE_JOB_KEY: hex
