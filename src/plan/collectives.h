@@ -39,6 +39,6 @@ inline int default_lanes(int cores, int ranks_on_this_host) { return std::clamp(
 
 // All-reduce: whether sending all to everyone is faster than reduce-scatter and all-gather. It takes one step instead
 // of two, but every rank sends (ranks - 1) messages instead of less than two.
-inline bool prefers_broadcast(int ranks, size_t bytes) { return bytes * static_cast<size_t>(ranks - 1) <= 64 * 1024; }
+inline bool prefers_broadcast(int ranks, size_t bytes) { return bytes * static_cast<size_t>(ranks - 1) <= 256 * 1024; }
 
 }  // namespace trunkline
