@@ -17,14 +17,6 @@ fail() {
   exit 1
 }
 
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --cables) fail "--cables is not available yet: the ranks of this demo talk over TCP. Run: ./run demo" ;;
-    *) fail "unknown argument $1. Run: ./run demo" ;;
-  esac
-done
-[ -x "$trunkline" ] && [ -x "$python" ] || fail "nothing is built yet. Run: ./run demo"
-
 # answer MODEL FILE: the model's answer to the sample prompt, which is kept in FILE.
 answer() {
   if [ ! -f "$2" ]; then
@@ -51,36 +43,49 @@ train() {
   grep -q "reload equal" $made/train.log || fail "$output was not proven equal to what was trained: see $made/train.log"
 }
 
-mkdir -p $made
-say "the model: SmolLM2-135M-Instruct as a Hugging Face checkpoint"
-"$python" tools/demo/make_model.py $made/model || fail "the model could not be made. Remove $made and run ./run demo again"
-say "the data: functions of Python's standard library and their docstrings"
-"$python" tools/demo/make_data.py $made/model $made/data || fail "the data set could not be made. Remove $made/data and run ./run demo again"
-epoch=$((($(wc -l <$made/data/train.jsonl) + rows - 1) / rows))
+main() {
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --cables) fail "--cables is not available yet: the ranks of this demo talk over TCP. Run: ./run demo" ;;
+      *) fail "unknown argument $1. Run: ./run demo" ;;
+    esac
+  done
+  if ! [ -x "$trunkline" ] || ! [ -x "$python" ]; then fail "nothing is built yet. Run: ./run demo"; fi
 
-say "what it is asked"
-sed 's/^/  | /' $made/data/sample.txt
-say "what it answers before training"
-answer $made/model $made/before.txt
+  mkdir -p $made
+  say "the model: SmolLM2-135M-Instruct as a Hugging Face checkpoint"
+  "$python" tools/demo/make_model.py $made/model || fail "the model could not be made. Remove $made and run ./run demo again"
+  say "the data: functions of Python's standard library and their docstrings"
+  "$python" tools/demo/make_data.py $made/model $made/data || fail "the data set could not be made. Remove $made/data and run ./run demo again"
+  epoch=$((($(wc -l <$made/data/train.jsonl) + rows - 1) / rows))
 
-if [ -f $output/model.safetensors ]; then
-  say "training: already done ($output; remove it to train again)"
-else
-  say "training: every parameter, on $ranks ranks, $steps steps of $rows rows of the $epoch that an epoch takes"
-  train
-fi
+  say "what it is asked"
+  sed 's/^/  | /' $made/data/sample.txt
+  echo
+  say "what it answers before training"
+  answer $made/model $made/before.txt
 
-say "what it answers after training"
-answer $output $made/after.txt
+  if [ -f $output/model.safetensors ]; then
+    say "training: already done ($output; remove it to train again)"
+  else
+    say "training: every parameter, on $ranks ranks, $steps steps of $rows rows of the $epoch that an epoch takes"
+    train
+  fi
 
-"$python" tools/demo/plot_loss.py $output/metrics.jsonl $output/loss.svg "SmolLM2-135M-Instruct learns to write docstrings" ||
-  fail "the loss could not be drawn from $output/metrics.jsonl"
-say "the trained model, a Hugging Face checkpoint, is in $output; its loss is drawn in $output/loss.svg"
-cat <<END
+  say "what it answers after training"
+  answer $output $made/after.txt
+
+  "$python" tools/demo/plot_loss.py $output/metrics.jsonl $output/loss.svg "SmolLM2-135M-Instruct learns to write docstrings" ||
+    fail "the loss could not be drawn from $output/metrics.jsonl"
+  say "the trained model, a Hugging Face checkpoint, is in $output; its loss is drawn in $output/loss.svg"
+  cat <<END
 Ask it:
   $trunkline generate --model $output --prompt "Write the docstring of this Python function. ..."
 Train a model of your own on data of your own: MODEL is a Hugging Face directory (Llama, Qwen2, Qwen3), DATA holds
 train.jsonl and valid.jsonl with a row a line: {"messages": [...]}, {"prompt": ..., "completion": ...} or {"text": ...}
   $trunkline launch -n $ranks -- $trunkline train --model MODEL --data DATA --output OUTPUT --mask-prompt --epochs 1
 END
-"$python" tools/demo/result.py $output/metrics.jsonl $steps $epoch
+  "$python" tools/demo/result.py $output/metrics.jsonl $steps $epoch
+}
+
+main "$@"
