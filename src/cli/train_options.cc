@@ -298,6 +298,7 @@ TrainOptionParser::TrainOptionParser(CLI::App& command) {
     } else {
       given->option = command.add_option(names, given->text, option.help)->type_name(option.value);
     }
+    given->option->take_last();  // as argparse has it: a flag at the end of a command overrides
     flags_.emplace(option.key, std::move(given));
   }
   for (const auto& [key, why] : without_counterpart()) {

@@ -31,6 +31,13 @@ double global_norm(const Parameters& gradients) {
   return std::sqrt(total);
 }
 
+std::optional<size_t> first_not_finite(const Parameters& arrays) {
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    if (!std::isfinite(squared_norm(arrays[i]))) return i;
+  }
+  return std::nullopt;
+}
+
 double clip_factor(double norm, double max_norm) { return std::min(1.0, max_norm / (norm + 1e-6)); }
 
 }  // namespace trunkline

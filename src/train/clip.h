@@ -3,6 +3,8 @@
 
 #include <mlx/mlx.h>
 
+#include <optional>
+
 #include "model/checkpoint.h"
 
 namespace trunkline {
@@ -12,6 +14,9 @@ double squared_norm(const mx::array& gradient);
 
 // The 2-norm of all gradients together.
 double global_norm(const Parameters& gradients);
+
+// The first array with an entry that is not finite.
+std::optional<size_t> first_not_finite(const Parameters& arrays);
 
 // What gradients of this norm are multiplied by so that their norm is at most `max_norm`, as torch's clip_grad_norm_
 // has it: min(1, max_norm / (norm + 1e-6)).

@@ -48,23 +48,15 @@ Sums compute(const StepContext& context, std::span<const MicroBatch> mine) {
   return sums;
 }
 
-std::string first_bad_weight(const StepContext& context) {
-  for (size_t i = 0; i < context.parameters.size(); ++i) {
-    if (!std::isfinite(squared_norm(context.parameters[i]))) {
-      return fmt::format("; the weights in {} are not finite", context.decoder.layout()[i].name);
-    }
-  }
-  return "";
-}
-
 // The loss over all ranks. Throws if some rank's is not finite.
 double agree_on_loss(const StepContext& context, int64_t number, double mine) {
   double total = 0.0;
   const auto losses = gather_values(context.group, {mine});
   for (size_t rank = 0; rank < losses.size(); ++rank) {
     if (!std::isfinite(losses[rank][0])) {
-      fail(ErrorKind::numeric, "step {}: the loss is not finite ({}, on rank {}){}; nothing was updated", number,
-           losses[rank][0], rank, first_bad_weight(context));
+      const auto weight = first_not_finite(context.parameters);
+      fail(ErrorKind::numeric, "step {}: the loss is not finite ({}, on rank {}){}", number, losses[rank][0], rank,
+           weight ? fmt::format("; neither is the tensor {}", context.decoder.layout()[*weight].name) : "");
     }
     total += losses[rank][0];
   }
@@ -76,8 +68,7 @@ double norm_of_finite(const StepContext& context, int64_t number, const Paramete
   for (size_t i = 0; i < gradients.size(); ++i) {
     const double squared = squared_norm(gradients[i]);
     if (!std::isfinite(squared)) {
-      fail(ErrorKind::numeric, "step {}: the gradient of {} is not finite; nothing was updated", number,
-           context.decoder.layout()[i].name);
+      fail(ErrorKind::numeric, "step {}: the gradient of {} is not finite", number, context.decoder.layout()[i].name);
     }
     total += squared;
   }

@@ -12,6 +12,7 @@
 #include "model/backend.h"
 #include "train/agreement.h"
 #include "train/batches.h"
+#include "train/clip.h"
 #include "train/facts.h"
 #include "train/output.h"
 #include "train/progress.h"
@@ -236,10 +237,7 @@ class Trainer {
       result = run_step(context, done_ + 1, parts[static_cast<size_t>(group_.rank())], rate, stop_wish);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::numeric) throw;
-      fail(ErrorKind::numeric, "{}; {}", error.what(),
-           saved_ > 0 ? fmt::format("the last good checkpoint is {}",
-                                    (options_.output / "checkpoints" / std::to_string(saved_)).string())
-                      : "no checkpoint was saved yet, the model that training began with is untouched");
+      fail(ErrorKind::numeric, "{}; nothing was updated; {}", error.what(), last_good());
     }
     ++done_;
     trained_tokens_ += result.targets;
@@ -258,7 +256,17 @@ class Trainer {
     progress_->loss(done_, name, loss, seconds_since(start));
   }
 
+  std::string last_good() const {
+    if (saved_ == 0) return "no checkpoint was saved yet; the model that training began with is untouched";
+    return fmt::format("the last good checkpoint is {}",
+                       (options_.output / "checkpoints" / std::to_string(saved_)).string());
+  }
+
   void save() {
+    if (const auto bad = first_not_finite(parameters_)) {
+      fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", done_,
+           checkpoint_.layout[*bad].name, last_good());
+    }
     together(group_, [&] {
       if (!leads()) return;
       store_->save({.step = done_,

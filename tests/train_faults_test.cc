@@ -1,0 +1,156 @@
+// What `trunkline train` refuses, and how a run ends that cannot go on: with a reason on every rank, and nothing lost.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <limits>
+
+#include "tiny_run_test.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainFaultsTest : public TinyRun {
+ protected:
+  // Two ranks whose commands differ: each runs `train` with its own extra arguments.
+  Ended run_different(const std::string& rank0, const std::string& rank1) const {
+    const std::string command = fmt::format(
+        "exec {} train --iters 2 --model {} --data {} --output {} $(if [ $MLX_RANK = 0 ]; then echo {}; else "
+        "echo {}; fi)",
+        TRUNKLINE_BINARY_DIR "/trunkline", model().string(), data().string(), output().string(), rank0, rank1);
+    return run(program({TRUNKLINE_BINARY_DIR "/trunkline", "launch", "-n", "2", "--", "sh", "-c", command}));
+  }
+};
+
+TEST_F(TrainFaultsTest, RanksThatDifferEndBeforeTheFirstStep) {
+  Ended ended = run_different("--seed 1", "--seed 2");
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.error + ended.output, HasSubstr("seed: 1 on rank 0; 2 on rank 1"));
+
+  fs::copy(data(), folder_ / "data2");
+  std::string rows = read_file(data() / "train.jsonl");
+  rows[rows.find_first_of("123456789")] = '0';
+  write_file(folder_ / "data2" / "train.jsonl", rows);
+  ended = run_different("", "--data " + (folder_ / "data2").string());
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.error + ended.output, HasSubstr("train.jsonl: 24 rows, checksum"));
+
+  fs::copy(model(), folder_ / "model2");
+  write_tiny_weights(folder_ / "model2", [](const std::string& name, mx::array& value) {
+    if (name == "model.layers.1.mlp.up_proj.weight") value = mx::multiply(value, mx::array(1.001f));
+  });
+  ended = run_different("", "--model " + (folder_ / "model2").string());
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.error + ended.output, HasSubstr("weights: model.layers.1.mlp.up_proj.weight: checksum"));
+
+  nlohmann::json config = tiny_config();
+  config["rope_theta"] = 500.0;
+  write_tiny_weights(folder_ / "model2");
+  write_file(folder_ / "model2" / "config.json", config.dump());
+  ended = run_different("", "--model " + (folder_ / "model2").string());
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.error + ended.output,
+              HasSubstr("rope_parameters: default, theta 10000 on rank 0; default, theta 500"));
+  EXPECT_FALSE(fs::exists(output()));
+}
+
+TEST_F(TrainFaultsTest, AFaultOfOneRankIsToldByAll) {
+  fs::copy(data(), folder_ / "data2");
+  write_file(folder_ / "data2" / "train.jsonl", read_file(data() / "train.jsonl") + "{\"text\": 5}\n");
+  const Ended ended = run_different("", "--data " + (folder_ / "data2").string());
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.error + ended.output, AllOf(HasSubstr("data2/train.jsonl:25: text"), HasSubstr("rank 1 (")));
+}
+
+TEST_F(TrainFaultsTest, AWeightThatIsNotFiniteEndsTheRunBeforeAnUpdate) {
+  write_tiny_weights(model(), [](const std::string& name, mx::array& value) {
+    if (name == "model.layers.0.self_attn.q_proj.weight") {
+      value = mx::where(mx::greater(value, mx::array(0.1f)), mx::array(std::numeric_limits<float>::infinity()), value);
+    }
+  });
+  const Ended ended = run(train({"--iters", "2"}, "out", 2));
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.output + ended.error,
+              AllOf(HasSubstr("step 1: the loss is not finite"), HasSubstr("model.layers.0.self_attn.q_proj.weight"),
+                    HasSubstr("nothing was updated"), HasSubstr("no checkpoint was saved yet")));
+  EXPECT_FALSE(fs::exists(output() / "model.safetensors"));
+}
+
+TEST_F(TrainFaultsTest, AGradientThatIsNotFiniteIsNamed) {
+  nlohmann::json config = tiny_config();
+  config["tie_word_embeddings"] = false;
+  write_file(model() / "config.json", config.dump());
+  // The logits and the loss are of ordinary size; the gradient of the norm between them is a sum of head rows.
+  write_tiny_weights(model(), [](const std::string& name, mx::array& value) {
+    if (name == "lm_head.weight") value = mx::multiply(value, mx::array(3e38f));
+    if (name == "model.norm.weight") value = mx::multiply(value, mx::array(1e-37f));
+  });
+  const Ended ended = run(train({"--iters", "2", "--val-batches", "0"}, "out", 2));
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.output + ended.error, AllOf(HasSubstr("step 1: the gradient of "), HasSubstr("is not finite")));
+}
+
+TEST_F(TrainFaultsTest, TheLastGoodCheckpointIsNamed) {
+  // Two good steps, then a learning rate that throws the weights out of f32.
+  write_file(folder_ / "run.yaml", "lr_schedule: {name: exponential_decay, arguments: [1e-3, 1e19]}\noptimizer: sgd\n");
+  const Ended ended = run(train({"-c", folder_ / "run.yaml", "--iters", "9", "--save-every", "1", "--keep", "9"}));
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.error, HasSubstr("the last good checkpoint is " + (output() / "checkpoints/").string()));
+  for (const auto& entry : fs::directory_iterator(output() / "checkpoints")) {
+    const SafetensorsFile file(entry.path() / "weights.safetensors");
+    for (const auto& [name, tensor] : file.tensors()) {
+      EXPECT_TRUE(mx::all(mx::isfinite(file.load(name))).item<bool>()) << entry.path() << " " << name;
+    }
+  }
+}
+
+TEST_F(TrainFaultsTest, ARankThatIsKilledEndsTheOthers) {
+  ProcessOptions options = train({"--iters", "1000000", "--steps-per-report", "1", "--val-batches", "0"}, "out", 2);
+  Process process = Process::start(options);
+  read_until(process, "step 3/");
+  const Ended killed = run(program({"sh", "-c", fmt::format("kill -9 $(pgrep -P {} | tail -1)", process.pid())}));
+  const Ended ended = finish(process);
+  EXPECT_EQ(ended.code, 137) << ended.output << ended.error;
+  EXPECT_THAT(ended.output + ended.error, HasSubstr("rank 1"));
+}
+
+TEST_F(TrainFaultsTest, AnOutputInUseIsRefused) {
+  ASSERT_EQ(run(train({"--iters", "1"})).code, 0);
+  const std::string before = weights();
+  Ended ended = run(train({"--iters", "1"}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error, AllOf(HasSubstr("already holds"), HasSubstr("--resume")));
+  EXPECT_EQ(weights(), before);
+  ended = run(train({"--iters", "1", "--resume"}, "nowhere"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error, HasSubstr("holds no run to go on with"));
+  EXPECT_FALSE(fs::exists(output("nowhere")));
+}
+
+TEST_F(TrainFaultsTest, AResumedRunMustBeTheSameRun) {
+  ASSERT_EQ(run(train({"--iters", "1"})).code, 0);
+  Ended ended = run(train({"--iters", "3", "--resume", "--learning-rate", "1e-3", "--seed", "5"}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error,
+              AllOf(HasSubstr("learning_rate: 1e-05 there, 0.001 here"), HasSubstr("seed: 0 there, 5 here")));
+  write_rows("train.jsonl", 24, 8);
+  ended = run(train({"--iters", "3", "--resume"}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error, HasSubstr("train.jsonl: 24 rows"));
+}
+
+TEST_F(TrainFaultsTest, FaultsOfTheCommandLineEndWithAReason) {
+  EXPECT_EQ(run(train({"--batchsize", "3"})).code, 2);
+  const Ended ended = run(train({"--batch-size", "0"}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error, HasSubstr("--batch-size: 0 is less than 1"));
+  const Ended missing = run(train({"--model", "/nowhere"}));
+  EXPECT_NE(missing.code, 0);
+}
+
+}  // namespace
+}  // namespace trunkline

@@ -1,0 +1,166 @@
+// `trunkline train` from its command line to its output: the update does not depend on how rows are cut, a resumed run
+// is the run that was never stopped, and what is saved is what was trained.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "tiny_run_test.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using TrainTest = TinyRun;
+
+const std::vector<std::string> kSgd = {"--optimizer", "sgd", "--learning-rate", "0.5", "--val-batches", "-1"};
+
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST_F(TrainTest, TheUpdateDoesNotDependOnHowRowsAreCut) {
+  const auto sgd = with(kSgd, {"--iters", "4"});
+  const Ended one = run(train(with(sgd, {"--batch-size", "8"}), "one"));
+  ASSERT_EQ(one.code, 0) << one.error;
+  ASSERT_EQ(run(train(with(sgd, {"--batch-size", "8"}), "ranks", 2)).code, 0);
+  ASSERT_EQ(run(train(with(sgd, {"--batch-size", "2", "--grad-accumulation-steps", "4"}), "cut")).code, 0);
+  ASSERT_EQ(run(train(with(sgd, {"--batch-size", "4", "--grad-accumulation-steps", "2"}), "both", 3)).code, 0);
+  EXPECT_GT(largest_difference("one", "../" + model().filename().string()), 1e-2);  // it did train
+  for (const char* other : {"ranks", "cut", "both"}) {
+    EXPECT_LT(largest_difference("one", other), 2e-6) << other;
+    const auto a = metrics("one"), b = metrics(other);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      for (const char* key : {"loss", "val_loss", "grad_norm"}) {
+        ASSERT_EQ(a[i].contains(key), b[i].contains(key));
+        if (a[i].contains(key)) {
+          EXPECT_NEAR(a[i][key].get<double>(), b[i][key].get<double>(), 1e-5) << other << " " << key;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(TrainTest, AResumedRunIsTheRunThatWasNeverStopped) {
+  const std::vector<std::string> settings = {
+      "--iters",        "100",    "--batch-size", "3",  "--learning-rate",  "0.01",
+      "--lr-schedule",  "cosine", "--warmup",     "5",  "--clip",           "1",
+      "--weight-decay", "0.1",    "--save-every", "50", "--steps-per-eval", "40"};
+  ASSERT_EQ(run(train(settings, "whole")).code, 0);
+  Process process = Process::start(train(settings, "cut"));
+  read_until(process, "checkpoints/50");
+  process.signal(SIGKILL);
+  EXPECT_EQ(finish(process).code, 128 + SIGKILL);
+  ASSERT_FALSE(fs::exists(output("cut") / "model.safetensors"));
+  const Ended resumed = run(train(with(settings, {"--resume"}), "cut"));
+  ASSERT_EQ(resumed.code, 0) << resumed.error;
+  EXPECT_THAT(resumed.output, AllOf(HasSubstr("going on from step 50"), HasSubstr("reload equal")));
+  EXPECT_EQ(weights("cut"), weights("whole"));
+  const auto a = metrics("whole"), b = metrics("cut");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (const char* key : {"step", "loss", "val_loss", "learning_rate", "grad_norm", "trained_tokens"}) {
+      EXPECT_EQ(a[i].value(key, nlohmann::json()), b[i].value(key, nlohmann::json())) << i << " " << key;
+    }
+  }
+  for (const char* file : {"weights.safetensors", "optimizer.safetensors"}) {
+    EXPECT_EQ(read_file(output("cut") / "checkpoints/100" / file),
+              read_file(output("whole") / "checkpoints/100" / file));
+  }
+}
+
+TEST_F(TrainTest, ARunGoesOnWithAnotherNumberOfRanks) {
+  const auto sgd = with(kSgd, {"--batch-size", "4", "--save-every", "3"});
+  ASSERT_EQ(run(train(with(sgd, {"--iters", "6"}), "whole")).code, 0);
+  ASSERT_EQ(run(train(with(sgd, {"--iters", "3"}), "grown", 2)).code, 0);
+  const Ended resumed = run(train(with(sgd, {"--iters", "6", "--resume"}), "grown"));
+  ASSERT_EQ(resumed.code, 0) << resumed.error;
+  EXPECT_THAT(resumed.output, HasSubstr("the checkpoint was made on 2 ranks and this run has 1"));
+  EXPECT_LT(largest_difference("grown", "whole"), 2e-6);
+}
+
+TEST_F(TrainTest, ShortRanksAndOddRowsEndTogether) {
+  write_rows("train.jsonl", 11, 3);
+  const Ended ended = run(train(with(kSgd, {"--batch-size", "2", "--epochs", "2", "--save-every", "5"}), "out", 4));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  const auto lines = metrics();
+  EXPECT_EQ(lines.back()["step"], 12);  // 6 an epoch, the last of one row
+}
+
+TEST_F(TrainTest, ControlCFinishesTheStepOnEveryRankAndResumes) {
+  const auto sgd = with(kSgd, {"--batch-size", "4", "--steps-per-report", "1"});
+  Process process = Process::start(train(with(sgd, {"--iters", "100000"}), "out", 2));
+  std::string seen = read_until(process, "step 3/");
+  process.signal(SIGINT);
+  const Ended ended = finish(process);
+  EXPECT_EQ(ended.code, 130) << ended.error;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("interrupted after step "), HasSubstr("--resume")));
+  const auto lines = metrics();
+  const int64_t last = lines.back()["step"];
+  EXPECT_TRUE(fs::exists(output() / "checkpoints" / std::to_string(last) / "manifest.json"));
+  EXPECT_FALSE(fs::exists(output() / "model.safetensors"));
+  const Ended resumed = run(train(with(sgd, {"--resume", "--iters", std::to_string(last + 2)}), "out", 2));
+  ASSERT_EQ(resumed.code, 0) << resumed.error;
+  EXPECT_THAT(resumed.output, HasSubstr(fmt::format("going on from step {}", last)));
+  EXPECT_EQ(metrics().back()["step"], last + 2);
+}
+
+TEST_F(TrainTest, TheSameRunGivesTheSameBytes) {
+  const auto sgd = with(kSgd, {"--iters", "3", "--save-dtype", "bfloat16"});
+  ASSERT_EQ(run(train(sgd, "a", 2)).code, 0);
+  ASSERT_EQ(run(train(sgd, "b", 2)).code, 0);
+  EXPECT_EQ(weights("a"), weights("b"));
+  const Checkpoint saved = load_checkpoint(output("a"));
+  EXPECT_EQ(saved.dtypes.front(), mx::bfloat16);
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    EXPECT_EQ(read_file(output("a") / file), read_file(model() / file));
+  }
+  // What a run writes as its settings is the run.
+  const Ended again =
+      run(program({TRUNKLINE_BINARY_DIR "/trunkline", "launch", "-n", "2", "--", TRUNKLINE_BINARY_DIR "/trunkline",
+                   "train", "-c", output("a") / "settings.yaml", "--output", output("c")}));
+  ASSERT_EQ(again.code, 0) << again.error;
+  EXPECT_EQ(weights("c"), weights("a"));
+}
+
+TEST_F(TrainTest, MemoryStaysBoundedOverManyLengths) {
+  write_rows("train.jsonl", 300, 5);
+  ASSERT_EQ(run(train(with(kSgd, {"--batch-size", "1", "--iters", "300", "--val-batches", "0"}))).code, 0);
+  const auto lines = metrics();
+  const auto bytes = [&](size_t step) { return lines[step - 1]["process_bytes"].get<int64_t>(); };
+  EXPECT_LT(bytes(300) - bytes(100), 30 << 20);
+}
+
+TEST_F(TrainTest, TestsAfterTraining) {
+  write_rows("test.jsonl", 5, 9);
+  const Ended ended = run(train(with(kSgd, {"--iters", "1", "--test"})));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_THAT(ended.output, HasSubstr("test loss"));
+  EXPECT_TRUE(metrics().back().contains("test_perplexity"));
+}
+
+TEST_F(TrainTest, GenerateAnswersWithTheTrainedModel) {
+  ASSERT_EQ(run(train(with(kSgd, {"--iters", "1"}))).code, 0);
+  const auto generate = [&](std::vector<std::string> more) {
+    std::vector<std::string> argv = {TRUNKLINE_BINARY_DIR "/trunkline", "generate", "--model", output()};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return run(program(argv));
+  };
+  const Ended greedy = generate({"--prompt", "1 2 3", "--max-tokens", "12"});
+  EXPECT_EQ(greedy.code, 0) << greedy.error;
+  EXPECT_EQ(generate({"--prompt", "1 2 3", "--max-tokens", "12"}).output, greedy.output);
+  const auto drawn = [&](const char* seed) {
+    return generate({"--prompt", "1 2 3", "--ignore-chat-template", "--temp", "5", "--seed", seed}).output;
+  };
+  EXPECT_EQ(drawn("1"), drawn("1"));
+  EXPECT_NE(drawn("1"), drawn("2"));
+  EXPECT_EQ(generate({"--prompt", "x", "--max-tokens", "0"}).code, 2);
+}
+
+}  // namespace
+}  // namespace trunkline
