@@ -79,7 +79,8 @@ def record(name, out):
     for n, p in model.named_parameters():  # norms and biases that are not all ones and zeros
         if p.dim() == 1:
             p.data += 0.1 * torch.randn_like(p)
-    model = model.to(dtype).float()  # what a checkpoint in `dtype` holds, computed with in f32
+    for p in model.parameters():  # what a checkpoint in `dtype` holds; buffers (the rope frequencies) stay f32
+        p.data = p.data.to(dtype).float()
     folder = out / name
     saved = copy.deepcopy(model).to(dtype)
     saved.save_pretrained(folder / "model", **({"max_shard_size": shard} if shard else {}))
