@@ -51,7 +51,7 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 // to folders.
 void copy_other_files(const fs::path& source, const fs::path& target, std::optional<mx::Dtype> dtype) {
   for (auto it = fs::recursive_directory_iterator(source); it != fs::recursive_directory_iterator(); ++it) {
-    const fs::path relative = fs::relative(it->path(), source);
+    const fs::path relative = it->path().lexically_relative(source);
     if (it->is_directory()) {
       const bool hidden = it->path().filename().string().starts_with('.');
       if (hidden || is_run_file(relative) || fs::equivalent(it->path(), target)) it.disable_recursion_pending();
