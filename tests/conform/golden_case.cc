@@ -85,7 +85,7 @@ GoldenRun read_run(const std::string& name, const std::string& description) {
     const char* pattern;
     std::function<void(GoldenRun&, const std::vector<double>&)> apply;
   };
-  const std::string number = R"(([-+.0-9eE]+))";
+  const std::string number = R"(([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?))";
   static const std::vector<Phrase> phrases = {
       {"(?:sgd|adamw?)?\\s*lr #", [](GoldenRun& run, const auto& n) { run.learning_rate = n[0]; }},
       {"momentum #", [](GoldenRun& run, const auto& n) { run.optimizer.momentum = n[0]; }},
