@@ -1,9 +1,10 @@
 // What tests of this folder share: golden checkpoints and a folder to change them in.
 #pragma once
 
-#include <gtest/gtest.h>
+#include <fmt/format.h>
 
 #include <filesystem>
+#include <random>
 #include <string>
 
 #include "base/file.h"
@@ -18,13 +19,10 @@ inline fs::path golden_model(const std::string& name) {
   return fs::path(TRUNKLINE_SOURCE_DIR) / "tests/golden" / name / "model";
 }
 
-// A folder of the running test's own, gone when it ends.
+// A new folder, gone when the test ends.
 class TestFolder {
  public:
-  TestFolder() {
-    const ::testing::TestInfo& info = *::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = fs::temp_directory_path() / (std::string("trunkline_") + info.test_suite_name() + "_" + info.name());
-    fs::remove_all(path_);
+  TestFolder() : path_(fs::temp_directory_path() / fmt::format("trunkline_model_{:08x}", std::random_device()())) {
     fs::create_directories(path_);
   }
   ~TestFolder() {
