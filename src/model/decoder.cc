@@ -1,24 +1,13 @@
 #include "model/decoder.h"
 
-#include <cmath>
 #include <unordered_map>
 
 #include "base/fail.h"
 #include "model/attention.h"
+#include "model/fused.h"
 #include "model/rope.h"
 
 namespace trunkline {
-namespace {
-
-mx::array linear(const mx::array& x, const mx::array& weight, const mx::array* bias) {
-  const mx::array transposed = mx::transpose(weight);
-  return bias == nullptr ? mx::matmul(x, transposed) : mx::addmm(*bias, x, transposed);
-}
-
-mx::array silu(const mx::array& x) { return x * mx::sigmoid(x); }
-
-}  // namespace
-
 Decoder::Decoder(const ModelShape& shape)
     : shape_(shape), layout_(tensor_shapes(shape)), rope_(shape.rope, static_cast<int>(shape.head_dim)) {
   std::unordered_map<std::string, int> places;
@@ -99,7 +88,7 @@ mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::
   const mx::array middle =
       x + attend(parameters, at, rms_norm(x, parameter(at.input_norm)), entry, cache == nullptr ? 0 : cache->length);
   const mx::array normed = rms_norm(middle, parameter(at.post_norm));
-  const mx::array gated = silu(project(parameters, at.gate, normed)) * project(parameters, at.up, normed);
+  const mx::array gated = swiglu(project(parameters, at.gate, normed), project(parameters, at.up, normed));
   return middle + project(parameters, at.down, gated);
 }
 
@@ -117,7 +106,7 @@ mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, Ke
 }
 
 mx::array Decoder::logits(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache) const {
-  return linear(hidden(parameters, ids, cache), head(parameters), nullptr);
+  return linear(hidden(parameters, ids, cache), head(parameters));
 }
 
 }  // namespace trunkline

@@ -1,0 +1,161 @@
+#include "base/vector_math.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "base/vector_math.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// highway.h comes first.
+#include <hwy/contrib/math/math-inl.h>
+
+#include <algorithm>
+#include <cmath>
+
+HWY_BEFORE_NAMESPACE();
+namespace trunkline {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Tag = hn::ScalableTag<float>;
+using Floats = hn::Vec<Tag>;
+
+constexpr float kLargest = 3.40282347e38f;
+
+// Calls step(i, lanes) for all whole vectors, then rest(i) for each element that is left over.
+template <typename Whole, typename Rest>
+HWY_INLINE void for_vectors(size_t count, const Whole& whole, const Rest& rest) {
+  const size_t lanes = hn::Lanes(Tag());
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) whole(i);
+  for (; i < count; ++i) rest(i);
+}
+
+HWY_INLINE float exp_of(float x) {
+  return hn::GetLane(hn::Exp(hn::CappedTag<float, 1>(), hn::Set(hn::CappedTag<float, 1>(), x)));
+}
+
+// 1 / (1 + exp(-x)). Highway's exp ends at 104, where the result has been 0 for long.
+HWY_INLINE Floats sigmoid(Floats x) {
+  const Tag tag;
+  const auto power = hn::Exp(tag, hn::Min(hn::Neg(x), hn::Set(tag, 88.0f)));
+  return hn::Div(hn::Set(tag, 1.0f), hn::Add(hn::Set(tag, 1.0f), power));
+}
+HWY_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp_of(std::min(-x, 88.0f))); }
+
+void softmax_target(const float* in, float* out, size_t count, float scale) {
+  const Tag tag;
+  // x * 0 is 0 for every number and NaN for what is none; added to the sum, it makes the whole row NaN. (The maximum
+  // and exp would lose it.)
+  auto highest = hn::Set(tag, -kLargest), odd = hn::Zero(tag);
+  float highest_rest = -kLargest, odd_rest = 0;
+  for_vectors(
+      count,
+      [&](size_t i) HWY_ATTR {
+        const auto x = hn::LoadU(tag, in + i);
+        highest = hn::Max(highest, x);
+        odd = hn::MulAdd(x, hn::Zero(tag), odd);
+      },
+      [&](size_t i) HWY_ATTR {
+        highest_rest = std::max(highest_rest, in[i]);
+        odd_rest += in[i] * 0.0f;
+      });
+  const float top = std::max(highest_rest, hn::GetLane(hn::MaxOfLanes(tag, highest))) * scale;
+
+  auto sum = odd;
+  float sum_rest = odd_rest;
+  for_vectors(
+      count,
+      [&](size_t i) HWY_ATTR {
+        const auto e = hn::Exp(tag, hn::MulSub(hn::LoadU(tag, in + i), hn::Set(tag, scale), hn::Set(tag, top)));
+        sum = hn::Add(sum, e);
+        hn::StoreU(e, tag, out + i);
+      },
+      [&](size_t i) HWY_ATTR {
+        out[i] = exp_of(in[i] * scale - top);
+        sum_rest += out[i];
+      });
+  const float inverse = 1.0f / (hn::GetLane(hn::SumOfLanes(tag, sum)) + sum_rest);
+  for_vectors(
+      count,
+      [&](size_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(tag, out + i), hn::Set(tag, inverse)), tag, out + i); },
+      [&](size_t i) HWY_ATTR { out[i] *= inverse; });
+}
+
+void softmax_gradient_target(const float* p, const float* dp, float* out, size_t count, float scale) {
+  const Tag tag;
+  auto dot = hn::Zero(tag);
+  float dot_rest = 0;
+  for_vectors(
+      count, [&](size_t i) HWY_ATTR { dot = hn::MulAdd(hn::LoadU(tag, p + i), hn::LoadU(tag, dp + i), dot); },
+      [&](size_t i) HWY_ATTR { dot_rest += p[i] * dp[i]; });
+  const float total = hn::GetLane(hn::SumOfLanes(tag, dot)) + dot_rest;
+  for_vectors(
+      count,
+      [&](size_t i) HWY_ATTR {
+        const auto scaled = hn::Mul(hn::LoadU(tag, p + i), hn::Set(tag, scale));
+        hn::StoreU(hn::Mul(scaled, hn::Sub(hn::LoadU(tag, dp + i), hn::Set(tag, total))), tag, out + i);
+      },
+      [&](size_t i) HWY_ATTR { out[i] = p[i] * scale * (dp[i] - total); });
+}
+
+void swiglu_target(const float* gate, const float* up, float* out, size_t count) {
+  const Tag tag;
+  for_vectors(
+      count,
+      [&](size_t i) HWY_ATTR {
+        const auto g = hn::LoadU(tag, gate + i);
+        hn::StoreU(hn::Mul(hn::Mul(g, sigmoid(g)), hn::LoadU(tag, up + i)), tag, out + i);
+      },
+      [&](size_t i) HWY_ATTR { out[i] = gate[i] * sigmoid(gate[i]) * up[i]; });
+}
+
+void swiglu_gradients_target(const float* gate, const float* up, const float* d, float* d_gate, float* d_up,
+                             size_t count) {
+  const Tag tag;
+  const auto one = hn::Set(tag, 1.0f);
+  for_vectors(
+      count,
+      [&](size_t i) HWY_ATTR {
+        const auto g = hn::LoadU(tag, gate + i), u = hn::LoadU(tag, up + i), cotangent = hn::LoadU(tag, d + i);
+        const auto s = sigmoid(g);
+        const auto slope = hn::Mul(s, hn::MulAdd(g, hn::Sub(one, s), one));
+        hn::StoreU(hn::Mul(hn::Mul(cotangent, u), slope), tag, d_gate + i);
+        hn::StoreU(hn::Mul(hn::Mul(cotangent, g), s), tag, d_up + i);
+      },
+      [&](size_t i) HWY_ATTR {
+        const float g = gate[i], u = up[i], cotangent = d[i], s = sigmoid(g);
+        d_gate[i] = cotangent * u * (s * (g * (1.0f - s) + 1.0f));
+        d_up[i] = cotangent * g * s;
+      });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace trunkline
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trunkline {
+HWY_EXPORT(softmax_target);
+HWY_EXPORT(softmax_gradient_target);
+HWY_EXPORT(swiglu_target);
+HWY_EXPORT(swiglu_gradients_target);
+
+void softmax(const float* in, float* out, size_t count, float scale) {
+  HWY_DYNAMIC_DISPATCH(softmax_target)(in, out, count, scale);
+}
+
+void softmax_gradient(const float* p, const float* dp, float* out, size_t count, float scale) {
+  HWY_DYNAMIC_DISPATCH(softmax_gradient_target)(p, dp, out, count, scale);
+}
+
+void swiglu(const float* gate, const float* up, float* out, size_t count) {
+  HWY_DYNAMIC_DISPATCH(swiglu_target)(gate, up, out, count);
+}
+
+void swiglu_gradients(const float* gate, const float* up, const float* d, float* d_gate, float* d_up, size_t count) {
+  HWY_DYNAMIC_DISPATCH(swiglu_gradients_target)(gate, up, d, d_gate, d_up, count);
+}
+
+}  // namespace trunkline
+#endif

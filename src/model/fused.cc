@@ -1,0 +1,183 @@
+#include "model/fused.h"
+
+#include <mlx/backend/cpu/encoder.h>
+#include <mlx/primitives.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "base/vector_math.h"
+
+namespace trunkline {
+
+bool fused_here(const mx::array& x) {
+  return x.dtype() == mx::float32 && mx::default_device() == mx::Device(mx::Device::cpu);
+}
+
+namespace {
+
+// Memory for an output: the input's own if nobody else needs it, else new.
+void allocate(const mx::array& in, mx::array& out) {
+  if (in.is_donatable()) {
+    out.copy_shared_buffer(in);
+  } else {
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+  }
+}
+
+// A primitive of f32 arrays on the CPU. Inputs are row-contiguous.
+class CpuPrimitive : public mx::Primitive {
+ public:
+  using mx::Primitive::Primitive;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::logic_error("this primitive runs on the CPU alone");
+  }
+
+ protected:
+  // Runs `work` in its turn on the stream; the arrays outlive it.
+  template <typename Work>
+  void run(Work&& work) {
+    mx::cpu::get_command_encoder(stream()).dispatch(std::forward<Work>(work));
+  }
+};
+
+// softmax over rows of `columns`, of which a row sees the first part only if the rows are queries in causal order:
+// `queries` of them stand at the end of `columns` positions, group after group.
+struct Rows {
+  int columns = 0;
+  int queries = 0;  // 0: every row sees all
+  float scale = 1;
+
+  size_t seen(size_t row) const {
+    if (queries == 0) return static_cast<size_t>(columns);
+    const auto query = static_cast<int>(row % static_cast<size_t>(queries));
+    return static_cast<size_t>(columns - queries + query + 1);
+  }
+  bool operator==(const Rows&) const = default;
+};
+
+class SoftmaxGradient : public CpuPrimitive {
+ public:
+  SoftmaxGradient(mx::Stream stream, Rows rows) : CpuPrimitive(stream), rows_(rows) {}
+  const char* name() const override { return "SoftmaxGradient"; }
+
+  // {p, dp} -> the gradient of softmax's input
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    allocate(inputs[1], outputs[0]);
+    run([p = inputs[0].data<float>(), dp = inputs[1].data<float>(), out = outputs[0].data<float>(),
+         size = outputs[0].size(), rows = rows_] {
+      const auto columns = static_cast<size_t>(rows.columns);
+      for (size_t row = 0; row * columns < size; ++row) {
+        const size_t at = row * columns, seen = rows.seen(row);
+        softmax_gradient(p + at, dp + at, out + at, seen, rows.scale);
+        std::fill(out + at + seen, out + at + columns, 0.0f);
+      }
+    });
+  }
+
+ private:
+  Rows rows_;
+};
+
+class Softmax : public CpuPrimitive {
+ public:
+  Softmax(mx::Stream stream, Rows rows) : CpuPrimitive(stream), rows_(rows) {}
+  const char* name() const override { return "Softmax"; }
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    allocate(inputs[0], outputs[0]);
+    run([in = inputs[0].data<float>(), out = outputs[0].data<float>(), size = outputs[0].size(), rows = rows_] {
+      const auto columns = static_cast<size_t>(rows.columns);
+      for (size_t row = 0; row * columns < size; ++row) {
+        const size_t at = row * columns, seen = rows.seen(row);
+        trunkline::softmax(in + at, out + at, seen, rows.scale);
+        std::fill(out + at + seen, out + at + columns, 0.0f);
+      }
+    });
+  }
+
+  std::vector<mx::array> vjp(const std::vector<mx::array>&, const std::vector<mx::array>& cotangents,
+                             const std::vector<int>&, const std::vector<mx::array>& outputs) override {
+    return {mx::array(outputs[0].shape(), mx::float32, std::make_shared<SoftmaxGradient>(stream(), rows_),
+                      {outputs[0], mx::contiguous(cotangents[0])})};
+  }
+
+ private:
+  Rows rows_;
+};
+
+class SwigluGradients : public CpuPrimitive {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+  const char* name() const override { return "SwigluGradients"; }
+
+  // {gate, up, d} -> {d_gate, d_up}
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    allocate(inputs[0], outputs[0]);
+    allocate(inputs[1], outputs[1]);
+    run([gate = inputs[0].data<float>(), up = inputs[1].data<float>(), d = inputs[2].data<float>(),
+         d_gate = outputs[0].data<float>(), d_up = outputs[1].data<float>(),
+         size = outputs[0].size()] { swiglu_gradients(gate, up, d, d_gate, d_up, size); });
+  }
+};
+
+class Swiglu : public CpuPrimitive {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+  const char* name() const override { return "Swiglu"; }
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    allocate(inputs[0], outputs[0]);
+    run([gate = inputs[0].data<float>(), up = inputs[1].data<float>(), out = outputs[0].data<float>(),
+         size = outputs[0].size()] { trunkline::swiglu(gate, up, out, size); });
+  }
+
+  std::vector<mx::array> vjp(const std::vector<mx::array>& primals, const std::vector<mx::array>& cotangents,
+                             const std::vector<int>& argnums, const std::vector<mx::array>&) override {
+    const std::vector<mx::array> both = mx::array::make_arrays(
+        {primals[0].shape(), primals[1].shape()}, {mx::float32, mx::float32},
+        std::make_shared<SwigluGradients>(stream()), {primals[0], primals[1], mx::contiguous(cotangents[0])});
+    std::vector<mx::array> wanted;
+    for (int argument : argnums) wanted.push_back(both[static_cast<size_t>(argument)]);
+    return wanted;
+  }
+};
+
+mx::array softmax_rows(const mx::array& x, Rows rows) {
+  return mx::array(x.shape(), mx::float32, std::make_shared<Softmax>(mx::to_stream({}), rows), {mx::contiguous(x)});
+}
+
+}  // namespace
+
+mx::array swiglu(const mx::array& gate, const mx::array& up) {
+  if (!fused_here(gate)) return gate * mx::sigmoid(gate) * up;
+  return mx::array(gate.shape(), mx::float32, std::make_shared<Swiglu>(mx::to_stream({})),
+                   {mx::contiguous(gate), mx::contiguous(up)});
+}
+
+mx::array row_softmax(const mx::array& x) {
+  if (!fused_here(x)) return mx::softmax(x, -1, /* precise = */ true);
+  return softmax_rows(x, {.columns = x.shape(-1)});
+}
+
+mx::array causal_softmax(const mx::array& scores, float scale) {
+  return softmax_rows(scores, {.columns = scores.shape(-1), .queries = scores.shape(-2), .scale = scale});
+}
+
+mx::array linear(const mx::array& x, const mx::array& weight, const mx::array* bias) {
+  const auto product = [](const std::vector<mx::array>& in) {
+    return std::vector<mx::array>{mx::matmul(in[0], mx::transpose(in[1]))};
+  };
+  const auto gradients = [](const std::vector<mx::array>& in, const std::vector<mx::array>& cotangents,
+                            const std::vector<mx::array>&) {
+    const mx::array rows = mx::reshape(in[0], {-1, in[0].shape(-1)});
+    const mx::array d = mx::reshape(cotangents[0], {-1, cotangents[0].shape(-1)});
+    return std::vector<mx::array>{mx::matmul(cotangents[0], in[1]), mx::matmul(mx::transpose(d), rows)};
+  };
+  const mx::array y = mx::custom_vjp(product, gradients)({x, weight}).front();
+  return bias == nullptr ? y : y + *bias;
+}
+
+}  // namespace trunkline
