@@ -21,14 +21,17 @@ using Floats = hn::Vec<Tag>;
 
 constexpr float kLargest = 3.40282347e38f;
 
-// Calls step(i, lanes) for all whole vectors, then rest(i) for each element that is left over.
+// Calls whole(i) for all whole vectors, then rest(i) for each element that is left over.
 template <typename Whole, typename Rest>
-HWY_INLINE void for_vectors(size_t count, const Whole& whole, const Rest& rest) {
+HWY_INLINE void for_vectors(size_t begin, size_t end, const Whole& whole, const Rest& rest) {
   const size_t lanes = hn::Lanes(Tag());
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) whole(i);
-  for (; i < count; ++i) rest(i);
+  size_t i = begin;
+  for (; i + lanes <= end; i += lanes) whole(i);
+  for (; i < end; ++i) rest(i);
 }
+
+// Sums are made in f32 over blocks and in f64 over those: a vocabulary's worth of f32 additions would lose digits.
+constexpr size_t kBlock = 2048;
 
 HWY_INLINE float exp_of(float x) {
   return hn::GetLane(hn::Exp(hn::CappedTag<float, 1>(), hn::Set(hn::CappedTag<float, 1>(), x)));
@@ -49,7 +52,7 @@ void softmax_target(const float* in, float* out, size_t count, float scale) {
   auto highest = hn::Set(tag, -kLargest), odd = hn::Zero(tag);
   float highest_rest = -kLargest, odd_rest = 0;
   for_vectors(
-      count,
+      0, count,
       [&](size_t i) HWY_ATTR {
         const auto x = hn::LoadU(tag, in + i);
         highest = hn::Max(highest, x);
@@ -61,36 +64,45 @@ void softmax_target(const float* in, float* out, size_t count, float scale) {
       });
   const float top = std::max(highest_rest, hn::GetLane(hn::MaxOfLanes(tag, highest))) * scale;
 
-  auto sum = odd;
-  float sum_rest = odd_rest;
+  double sum = hn::GetLane(hn::SumOfLanes(tag, odd)) + odd_rest;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    auto part = hn::Zero(tag);
+    float part_rest = 0;
+    for_vectors(
+        begin, std::min(count, begin + kBlock),
+        [&](size_t i) HWY_ATTR {
+          const auto e = hn::Exp(tag, hn::MulSub(hn::LoadU(tag, in + i), hn::Set(tag, scale), hn::Set(tag, top)));
+          part = hn::Add(part, e);
+          hn::StoreU(e, tag, out + i);
+        },
+        [&](size_t i) HWY_ATTR {
+          out[i] = exp_of(in[i] * scale - top);
+          part_rest += out[i];
+        });
+    sum += hn::GetLane(hn::SumOfLanes(tag, part)) + part_rest;
+  }
+  const float inverse = static_cast<float>(1.0 / sum);
   for_vectors(
-      count,
-      [&](size_t i) HWY_ATTR {
-        const auto e = hn::Exp(tag, hn::MulSub(hn::LoadU(tag, in + i), hn::Set(tag, scale), hn::Set(tag, top)));
-        sum = hn::Add(sum, e);
-        hn::StoreU(e, tag, out + i);
-      },
-      [&](size_t i) HWY_ATTR {
-        out[i] = exp_of(in[i] * scale - top);
-        sum_rest += out[i];
-      });
-  const float inverse = 1.0f / (hn::GetLane(hn::SumOfLanes(tag, sum)) + sum_rest);
-  for_vectors(
-      count,
+      0, count,
       [&](size_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(tag, out + i), hn::Set(tag, inverse)), tag, out + i); },
       [&](size_t i) HWY_ATTR { out[i] *= inverse; });
 }
 
 void softmax_gradient_target(const float* p, const float* dp, float* out, size_t count, float scale) {
   const Tag tag;
-  auto dot = hn::Zero(tag);
-  float dot_rest = 0;
+  double sum = 0;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    auto part = hn::Zero(tag);
+    float part_rest = 0;
+    for_vectors(
+        begin, std::min(count, begin + kBlock),
+        [&](size_t i) HWY_ATTR { part = hn::MulAdd(hn::LoadU(tag, p + i), hn::LoadU(tag, dp + i), part); },
+        [&](size_t i) HWY_ATTR { part_rest += p[i] * dp[i]; });
+    sum += hn::GetLane(hn::SumOfLanes(tag, part)) + part_rest;
+  }
+  const auto total = static_cast<float>(sum);
   for_vectors(
-      count, [&](size_t i) HWY_ATTR { dot = hn::MulAdd(hn::LoadU(tag, p + i), hn::LoadU(tag, dp + i), dot); },
-      [&](size_t i) HWY_ATTR { dot_rest += p[i] * dp[i]; });
-  const float total = hn::GetLane(hn::SumOfLanes(tag, dot)) + dot_rest;
-  for_vectors(
-      count,
+      0, count,
       [&](size_t i) HWY_ATTR {
         const auto scaled = hn::Mul(hn::LoadU(tag, p + i), hn::Set(tag, scale));
         hn::StoreU(hn::Mul(scaled, hn::Sub(hn::LoadU(tag, dp + i), hn::Set(tag, total))), tag, out + i);
@@ -101,7 +113,7 @@ void softmax_gradient_target(const float* p, const float* dp, float* out, size_t
 void swiglu_target(const float* gate, const float* up, float* out, size_t count) {
   const Tag tag;
   for_vectors(
-      count,
+      0, count,
       [&](size_t i) HWY_ATTR {
         const auto g = hn::LoadU(tag, gate + i);
         hn::StoreU(hn::Mul(hn::Mul(g, sigmoid(g)), hn::LoadU(tag, up + i)), tag, out + i);
@@ -114,7 +126,7 @@ void swiglu_gradients_target(const float* gate, const float* up, const float* d,
   const Tag tag;
   const auto one = hn::Set(tag, 1.0f);
   for_vectors(
-      count,
+      0, count,
       [&](size_t i) HWY_ATTR {
         const auto g = hn::LoadU(tag, gate + i), u = hn::LoadU(tag, up + i), cotangent = hn::LoadU(tag, d + i);
         const auto s = sigmoid(g);

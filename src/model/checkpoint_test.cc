@@ -11,8 +11,8 @@
 #include <set>
 
 #include "base/file.h"
+#include "model/golden_model_test.h"
 #include "model/safetensors.h"
-#include "model/test_model.h"
 #include "trunkline/error.h"
 
 namespace trunkline {

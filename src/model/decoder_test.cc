@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/test_model.h"
+#include "model/golden_model_test.h"
 
 namespace trunkline {
 namespace {

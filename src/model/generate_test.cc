@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "model/test_model.h"
+#include "model/golden_model_test.h"
 
 namespace trunkline {
 namespace {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/fused.h"
+
 namespace trunkline {
 namespace {
 
@@ -19,8 +21,11 @@ mx::array chunk_logits(const mx::array& x, const mx::array& head) {
   return mx::astype(mx::matmul(x, mx::transpose(head)), mx::float32);
 }
 
-// Sum over a chunk of log(sum(exp(logits))) - logits[target].
-mx::array chunk_loss(const mx::array& logits, const mx::array& log_sums, const mx::array& targets) {
+// Sum over a chunk of log(sum(exp(logits))) - logits[target]. With p = softmax(logits), the log is found from the
+// largest entry, whose probability is at least 1 / V.
+mx::array chunk_loss(const mx::array& logits, const mx::array& p, const mx::array& targets) {
+  const mx::array log_sums =
+      mx::subtract(mx::max(logits, -1, /* keepdims = */ true), mx::log(mx::max(p, -1, /* keepdims = */ true)));
   return mx::sum(mx::subtract(log_sums, mx::take_along_axis(logits, mx::expand_dims(targets, 1), 1)));
 }
 
@@ -38,11 +43,8 @@ std::vector<mx::array> loss_with_gradients(const mx::array& x, const mx::array& 
         begin == 0 ? rows_of(x, begin, end) : mx::depends({rows_of(x, begin, end)}, {head_gradient}).front();
     const mx::array part_targets = rows_of(targets, begin, end);
     const mx::array logits = chunk_logits(part, head);
-    const mx::array p = mx::softmax(logits, -1);
-    // log(sum(exp(logits))), from the largest entry, whose probability is at least 1 / V.
-    const mx::array log_sums =
-        mx::subtract(mx::max(logits, -1, /* keepdims = */ true), mx::log(mx::max(p, -1, /* keepdims = */ true)));
-    loss = mx::add(loss, chunk_loss(logits, log_sums, part_targets));
+    const mx::array p = row_softmax(logits);
+    loss = mx::add(loss, chunk_loss(logits, p, part_targets));
     x_gradients.push_back(mx::subtract(mx::matmul(mx::astype(p, head.dtype()), head), mx::take(head, part_targets, 0)));
     const mx::array part_f32 = mx::astype(part, mx::float32);
     head_gradient =
@@ -74,7 +76,7 @@ mx::array summed_cross_entropy_value(const mx::array& x, const mx::array& head, 
   for (int begin = 0; begin < x.shape(0); begin += chunk) {
     const int end = std::min(x.shape(0), begin + chunk);
     const mx::array logits = chunk_logits(mx::depends({rows_of(x, begin, end)}, {loss}).front(), head);
-    loss = mx::add(loss, chunk_loss(logits, mx::logsumexp(logits, -1, true), rows_of(targets, begin, end)));
+    loss = mx::add(loss, chunk_loss(logits, row_softmax(logits), rows_of(targets, begin, end)));
   }
   return loss;
 }

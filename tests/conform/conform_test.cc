@@ -9,9 +9,9 @@
 #include <set>
 
 #include "base/file.h"
+#include "conform/golden_case.h"
+#include "conform/parts.h"
 #include "model/safetensors.h"
-#include "tests/conform/golden_case.h"
-#include "tests/conform/parts.h"
 #include "trunkline/error.h"
 
 namespace trunkline::conform {
