@@ -213,7 +213,7 @@ void read_limits(const Json& json, const std::string& where, DeviceLimits& limit
   fields.flag("keep_crashed_queue_pairs", limits.keep_crashed_queue_pairs);
   fields.whole("work_requests", limits.work_requests, 1, 4095);
   fields.whole("advertised_work_requests", limits.advertised_work_requests, 1, 65535);
-  fields.whole("scatter_entries", limits.scatter_entries, 1, 16);
+  fields.whole("scatter_entries", limits.scatter_entries, 1, 4);
   fields.whole("inline_bytes", limits.inline_bytes, 0, 4096);
   fields.whole("memory_regions", limits.memory_regions, 1, 4096);
   fields.whole("mtu", limits.mtu, 256, 4096);

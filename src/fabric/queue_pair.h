@@ -52,7 +52,7 @@ class Queue {
   size_t count_ = 0;
 };
 
-inline constexpr int kMaxScatterEntries = 16;
+inline constexpr int kMaxScatterEntries = 4;
 
 struct ScatterList {
   int count = 0;
