@@ -403,6 +403,8 @@ TEST(Failure, CallsThatCanNeverWorkAreRefusedAtOnce) {
     EXPECT_THROW(group.broadcast(data, 1, Dtype::f32, -1), Error);
     EXPECT_THROW(group.all_sum(data, data + 1, 4, Dtype::f32), Error);
     EXPECT_THROW(group.host_of(2), Error);
+    EXPECT_THROW(group.all_sum(data, data, SIZE_MAX / 4, Dtype::f32), Error);
+    EXPECT_THROW(group.all_sum(data, data, 1, static_cast<Dtype>(99)), Error);
     group.barrier();  // and nothing is spoilt
   });
   EXPECT_THAT(errors, Each(Field(&Thrown::text, "")));

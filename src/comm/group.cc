@@ -91,6 +91,9 @@ std::vector<std::span<Byte>> segments(std::span<Byte> stripe, size_t ranks) {
 class TcpGroup final : public Group {
  public:
   explicit TcpGroup(const Config& config) : TcpGroup(config, connect_ranks(config)) {}
+  ~TcpGroup() override { watch_.leave(); }
+  TcpGroup(const TcpGroup&) = delete;
+  TcpGroup& operator=(const TcpGroup&) = delete;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -205,12 +208,21 @@ class TcpGroup final : public Group {
     if (rank < 0 || rank >= size_) fail(ErrorKind::input, "{}: rank {} of {}", call, rank, size_);
   }
 
+  // Refuses what no memory could hold, before it overflows.
+  void check_message(const char* call, size_t count, Dtype dtype) const {
+    if (size_of(dtype) == 0) fail(ErrorKind::input, "{}: no such dtype ({})", call, static_cast<int>(dtype));
+    if (count > SIZE_MAX / 2 / size_of(dtype) / ranks())
+      fail(ErrorKind::input, "{} of {} {}", call, count, name_of(dtype));
+  }
+
   Operation collective(Operation::Kind kind, size_t count, Dtype dtype) {
+    check_message("a collective", count, dtype);
     return {.number = ++collectives_, .count = count, .kind = kind, .dtype = dtype};
   }
 
   Operation transfer(Operation::Kind kind, size_t count, Dtype dtype, int peer) {
     const char* const call = kind == Operation::Kind::send ? "send" : "recv";
+    check_message(call, count, dtype);
     check_rank(call, peer);
     if (peer == rank_) fail(ErrorKind::input, "{}: rank {} is this rank itself", call, peer);
     return {

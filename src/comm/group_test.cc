@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <tuple>
 
@@ -16,6 +18,7 @@ namespace trunkline::testing {
 namespace {
 
 using Buffer = std::vector<std::byte>;
+constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min};
 
 // Rank `rank`'s input: any bits for integers, small numbers for floats, so that a sum in the wrong order shows.
 Buffer input_of(int rank, size_t count, Dtype dtype) {
@@ -39,18 +42,26 @@ Buffer input_of(int rank, size_t count, Dtype dtype) {
   return bytes;
 }
 
-std::vector<Buffer> inputs_of(int ranks, size_t count, Dtype dtype) {
+// Every rank's input and what reductions make of them, made once.
+struct Case {
   std::vector<Buffer> inputs;
-  for (int rank = 0; rank < ranks; ++rank) inputs.push_back(input_of(rank, count, dtype));
-  return inputs;
-}
-
-Buffer expected_of(const std::vector<Buffer>& inputs, Reduction reduction, Dtype dtype) {
+  std::array<Buffer, 3> reduced;  // by Reduction
+};
+const Case& case_of(int ranks, size_t count, Dtype dtype) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int, size_t, Dtype>, Case> cases;
+  const std::lock_guard lock(mutex);
+  Case& result = cases[{ranks, count, dtype}];
+  if (!result.inputs.empty()) return result;
   std::vector<const std::byte*> pointers;
-  for (const Buffer& each : inputs) pointers.push_back(each.data());
-  Buffer out(inputs[0].size());
-  reduce_plain(reduction, dtype, pointers, out.data(), out.size() / size_of(dtype));
-  return out;
+  for (int rank = 0; rank < ranks; ++rank) result.inputs.push_back(input_of(rank, count, dtype));
+  for (const Buffer& each : result.inputs) pointers.push_back(each.data());
+  for (const Reduction reduction : kReductions) {
+    Buffer& out = result.reduced[static_cast<size_t>(reduction)];
+    out.resize(count * size_of(dtype));
+    reduce_plain(reduction, dtype, pointers, out.data(), count);
+  }
+  return result;
 }
 
 void all_reduce(Group& group, Reduction reduction, const void* in, void* out, size_t count, Dtype dtype) {
@@ -65,9 +76,12 @@ class Values : public ::testing::TestWithParam<std::tuple<int, int, Algorithm>> 
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
 
-  void run(const std::function<void(Group&)>& body) {
-    const auto errors = run_threads(ranks(), body, [](Config& config) {
-      config.lanes = std::get<1>(GetParam());
+  int lanes() const { return std::get<1>(GetParam()); }
+
+  void run(const std::function<void(Group&)>& body) { run(lanes(), body); }
+  void run(int lanes, const std::function<void(Group&)>& body) {
+    const auto errors = run_threads(ranks(), body, [lanes](Config& config) {
+      config.lanes = lanes;
       config.algorithm = std::get<2>(GetParam());
     });
     EXPECT_THAT(errors, ::testing::Each(::testing::Field(&Thrown::text, "")));
@@ -80,11 +94,11 @@ const size_t kCounts[] = {0, 1, 3, 1000, 1025, 16387, 70001};
 TEST_P(Values, AllReduceOfEveryDtype) {
   run([&](Group& group) {
     for (const Dtype dtype : kAllDtypes) {
-      for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
+      for (const Reduction reduction : kReductions) {
         for (const size_t count : kCounts) {
-          const auto inputs = inputs_of(ranks(), count, dtype);
-          const Buffer expected = expected_of(inputs, reduction, dtype);
-          const Buffer& in = inputs[static_cast<size_t>(group.rank())];
+          const Case& values = case_of(ranks(), count, dtype);
+          const Buffer& expected = values.reduced[static_cast<size_t>(reduction)];
+          const Buffer& in = values.inputs[static_cast<size_t>(group.rank())];
           // Not in place, at an odd address; then in place.
           Buffer out(in.size() + 1);
           all_reduce(group, reduction, in.data(), out.data() + 1, count, dtype);
@@ -99,25 +113,27 @@ TEST_P(Values, AllReduceOfEveryDtype) {
   });
 }
 
-TEST_P(Values, SeveralFrames) {
-  run([&](Group& group) {
-    const size_t count = 5 * kFrameBytes / 4 * static_cast<size_t>(ranks()) + 13;
-    const auto inputs = inputs_of(ranks(), count, Dtype::f32);
-    const Buffer expected = expected_of(inputs, Reduction::sum, Dtype::f32);
-    Buffer both = inputs[static_cast<size_t>(group.rank())];
-    Buffer out(both.size());
-    group.all_sum(both.data(), out.data(), count, Dtype::f32);
-    EXPECT_TRUE(out == expected);
-    group.all_sum(both.data(), both.data(), count, Dtype::f32);
-    EXPECT_TRUE(both == expected);
-  });
+TEST_P(Values, SeveralFramesOnAnyNumberOfLanes) {
+  for (const int lanes_now : {lanes(), lanes() + 1}) {
+    run(lanes_now, [&](Group& group) {
+      const size_t count = 5 * kFrameBytes / 4 * static_cast<size_t>(ranks()) + 13;
+      const Case& values = case_of(ranks(), count, Dtype::f32);
+      const Buffer& expected = values.reduced[static_cast<size_t>(Reduction::sum)];
+      Buffer both = values.inputs[static_cast<size_t>(group.rank())];
+      Buffer out(both.size());
+      group.all_sum(both.data(), out.data(), count, Dtype::f32);
+      EXPECT_TRUE(out == expected);
+      group.all_sum(both.data(), both.data(), count, Dtype::f32);
+      EXPECT_TRUE(both == expected);
+    });
+  }
 }
 
 TEST_P(Values, AllGather) {
   run([&](Group& group) {
     for (const Dtype dtype : {Dtype::u8, Dtype::bf16, Dtype::i64}) {
       for (const size_t count : kCounts) {
-        const auto inputs = inputs_of(ranks(), count, dtype);
+        const auto& inputs = case_of(ranks(), count, dtype).inputs;
         Buffer expected;
         for (const Buffer& each : inputs) expected.insert(expected.end(), each.begin(), each.end());
         const Buffer& in = inputs[static_cast<size_t>(group.rank())];
@@ -143,12 +159,12 @@ TEST_P(Values, SumScatter) {
   run([&](Group& group) {
     for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::i16}) {
       for (const size_t count : kCounts) {
-        const auto inputs = inputs_of(ranks(), count * static_cast<size_t>(ranks()), dtype);
-        const Buffer all = expected_of(inputs, Reduction::sum, dtype);
+        const Case& values = case_of(ranks(), count * static_cast<size_t>(ranks()), dtype);
+        const Buffer& all = values.reduced[static_cast<size_t>(Reduction::sum)];
         const size_t block = count * size_of(dtype);
         const auto begin = all.begin() + static_cast<ptrdiff_t>(block) * group.rank();
         const Buffer expected(begin, begin + static_cast<ptrdiff_t>(block));
-        Buffer in = inputs[static_cast<size_t>(group.rank())];
+        Buffer in = values.inputs[static_cast<size_t>(group.rank())];
         Buffer out(block);
         group.sum_scatter(in.data(), out.data(), count, dtype);
         ASSERT_EQ(out, expected) << count;

@@ -6,7 +6,8 @@ Lanes::Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch)
     : channels_(std::move(channels)), watch_(watch) {
   for (size_t lane = 1; lane < channels_.size(); ++lane) {
     workers_.push_back(std::make_unique<Worker>());
-    workers_.back()->thread = std::thread([this, lane] { work(lane); });
+    Worker& worker = *workers_.back();
+    worker.thread = std::thread([this, &worker, lane] { work(worker, lane); });
   }
 }
 
@@ -37,8 +38,7 @@ void Lanes::run(size_t count, const Task& task) {
   watch_.check();
 }
 
-void Lanes::work(size_t lane) {
-  Worker& worker = *workers_[lane - 1];
+void Lanes::work(Worker& worker, size_t lane) {
   std::unique_lock lock(worker.mutex);
   for (;;) {
     worker.changed.wait(lock, [&] { return worker.task != nullptr || worker.stop; });

@@ -35,7 +35,7 @@ class Lanes {
     std::thread thread;
   };
 
-  void work(size_t lane);
+  void work(Worker& worker, size_t lane);
   void run_one(const Task& task, size_t lane) noexcept;
 
   std::vector<std::unique_ptr<Channel>> channels_;

@@ -70,8 +70,9 @@ T combine(T a, T b) {
       return a + b;
     }
   } else {
-    const bool keep = reduction == Reduction::max ? a >= b : a <= b;
-    return keep || a != a ? a : b;
+    bool keep = reduction == Reduction::max ? a >= b : a <= b;
+    if constexpr (std::is_floating_point_v<T>) keep = keep || std::isnan(a);
+    return keep ? a : b;
   }
 }
 

@@ -36,7 +36,9 @@ void Watch::begin(const Operation& operation) {
   check();
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
     if (peer == rank_ || (operation.pairwise() && static_cast<size_t>(operation.root) != peer)) continue;
-    if (control_.has_left(peer)) throw Error(ErrorKind::peer, left_text(peer));
+    if (!control_.has_left(peer)) continue;
+    fail_job(Error(ErrorKind::peer, left_text(peer)));
+    check();
   }
 }
 

@@ -36,6 +36,9 @@ class Watch {
   // Throws what has ended the job, if anything has.
   void check() const;
 
+  // Leaves the job in good order; to be called before the data connections are closed.
+  void leave() { control_.leave(); }
+
   // One wait of one lane.
   struct Wait {
     std::chrono::nanoseconds waited{0};  // since the last advance of this rank or an awaited one

@@ -33,10 +33,7 @@ Control::Control(size_t rank, std::vector<Member> members, std::vector<MessageSt
   thread_ = std::thread([this] { run(); });
 }
 
-Control::~Control() {
-  leave();
-  thread_.join();
-}
+Control::~Control() { leave(); }
 
 std::string Control::who(size_t rank) const { return fmt::format("rank {} ({})", rank, members_[rank].host); }
 
@@ -88,6 +85,13 @@ void Control::wake() {
 void Control::run() {
   std::vector<pollfd> items;
   std::vector<size_t> ranks;
+  {
+    // What came right behind the rendezvous has been read already.
+    const std::lock_guard lock(mutex_);
+    for (size_t peer = 0; peer < peers_.size(); ++peer) {
+      if (peers_[peer].stream) serve(peer);
+    }
+  }
   for (;;) {
     items.assign(1, {woken_.read.get(), POLLIN, 0});
     ranks.assign(1, rank_);
@@ -158,13 +162,15 @@ void Control::lost(size_t peer, std::string_view how) {
 
 void Control::leave() {
   std::unique_lock lock(mutex_);
-  leaving_ = true;
+  if (std::exchange(leaving_, true)) return;
   send_all(Message::Type::goodbye, "");
   changed_.wait_for(lock, failure_ ? kLeavePatienceAfterFailure : kLeavePatience, [this] {
-    return std::all_of(peers_.begin(), peers_.end(), [](const Peer& each) { return !each.stream || each.answered; });
+    return std::all_of(peers_.begin(), peers_.end(), [](const Peer& each) { return !each.stream || each.left || each.answered; });
   });
   stop_ = true;
   wake();
+  lock.unlock();
+  thread_.join();
 }
 
 }  // namespace trunkline

@@ -33,8 +33,7 @@ class Control {
   };
 
   Control(size_t rank, std::vector<Member> members, std::vector<MessageStream> streams, Hooks hooks);
-  // Leaves the job: says goodbye, waits a little for the answers.
-  ~Control();
+  ~Control();  // leaves
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
@@ -49,6 +48,9 @@ class Control {
 
   // That rank has said goodbye.
   bool has_left(size_t peer) const;
+
+  // Says goodbye and waits a little for the answers; nothing is told or heard after that.
+  void leave();
 
   // Asks every other rank what it is doing; the answers go to on_status.
   void ask_status();
@@ -67,7 +69,6 @@ class Control {
   void record(const Failure& failure);
   void send_all(Message::Type type, std::string_view payload);
   void wake();
-  void leave();
 
   const size_t rank_;
   const std::vector<Member> members_;

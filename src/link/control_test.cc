@@ -84,6 +84,17 @@ TEST_F(ControlTest, AGoodbyeIsNone) {
   EXPECT_FALSE(c->failure());
 }
 
+TEST_F(ControlTest, WhatWasReadBeforeIsHeard) {
+  streams_[1][0].write(Message::Type::goodbye, "");
+  ASSERT_TRUE(wait_readable(streams_[0][1].fd(), 5000));
+  ASSERT_TRUE(streams_[0][1].read());
+  auto a = start(0);
+  for (const Deadline deadline = Deadline::after(5s); !a->has_left(1) && !deadline.expired();)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(a->has_left(1));
+  streams_[2][0].close();
+}
+
 TEST_F(ControlTest, GarbageIsAFailureThatNamesTheRank) {
   auto a = start(0);
   ASSERT_TRUE(write_some(streams_[1][0].fd(), std::as_bytes(std::span("\xff\xff\xff\xff\xff\xff", 6))));
