@@ -66,10 +66,6 @@ ChannelWriter::ChannelWriter(Channel channel, uint32_t destination)
   channel_.state->destination.store(destination, std::memory_order_release);
 }
 
-ChannelWriter::~ChannelWriter() {
-  // What was sent still arrives; the next writer names its own reader.
-}
-
 void ChannelWriter::reclaim() {
   const uint64_t tail = channel_.state->tail.load(std::memory_order_acquire);
   for (; reclaimed_ != tail; ++reclaimed_) {

@@ -14,7 +14,7 @@ class ChannelWriter {
  public:
   // Takes over what an earlier writer, perhaps one killed in mid-message, has left: messages not yet read stay.
   ChannelWriter(Channel channel, uint32_t destination);
-  ~ChannelWriter();
+  // What was sent still arrives once this is gone; the next writer names its own reader.
   ChannelWriter(const ChannelWriter&) = delete;
   ChannelWriter& operator=(const ChannelWriter&) = delete;
 

@@ -91,12 +91,12 @@ void EventChannel::forget(CompletionQueue& queue) {
 }
 
 CompletionQueue* EventChannel::next() {
-  CompletionQueue* queue = nullptr;
+  Notice notice;
   ssize_t got;
   do {
-    got = ::read(handle_.ibv.fd, &queue, sizeof queue);
+    got = ::read(handle_.ibv.fd, &notice, sizeof notice);
   } while (got < 0 && errno == EINTR);
-  return got == sizeof queue ? queue : nullptr;
+  return got == sizeof notice ? notice.queue : nullptr;
 }
 
 void EventChannel::watch() {
@@ -112,7 +112,8 @@ void EventChannel::watch() {
     }
     const size_t before = armed_.size();
     std::erase_if(armed_, [this](CompletionQueue* queue) {
-      return queue->ready() && ::write(pipe_.write.get(), &queue, sizeof queue) == sizeof queue;
+      const Notice notice{queue};
+      return queue->ready() && ::write(pipe_.write.get(), &notice, sizeof notice) == sizeof notice;
     });
     pause = armed_.size() < before ? kShortest : std::min(pause * 2, kLongest);
     lock.unlock();

@@ -77,6 +77,11 @@ class EventChannel {
     EventChannel* self = nullptr;
   };
 
+  // What the pipe carries.
+  struct Notice {
+    CompletionQueue* queue = nullptr;
+  };
+
   void watch();
 
   Handle handle_;

@@ -90,6 +90,28 @@ TEST(Death, ARankThatIsKilledDisturbsNobody) {
   }
 }
 
+TEST(Death, ADeadPeerThatNobodyHasReapedIsDead) {
+  Job job(2, spec("1"));
+  const pid_t victim = job.start(1, [&](int rank) {
+    OpenDevice device("rdma_en2");
+    Endpoint pair(device, 1 << 20, 63);
+    pair.connect(job, rank, 0);
+    for (uint64_t i = 0; i < 63; ++i) REQUIRE(pair.receive(i, i) == 0);
+    job.barrier();
+    ::raise(SIGKILL);
+  });
+  const pid_t sender = job.start(0, [&](int rank) {
+    OpenDevice device("rdma_en2");
+    Endpoint pair(device, 1 << 20, 1);
+    pair.connect(job, rank, 1);
+    job.barrier();
+    // More bytes than lie in a channel, in fewer messages than receives had been posted.
+    for (int i = 0; i < 50; ++i) REQUIRE(pair.send(0, 1 << 20, 1) == 0 && pair.next().status == IBV_WC_SUCCESS);
+  });
+  EXPECT_EQ(job.wait(sender), 0);
+  EXPECT_EQ(job.wait(victim), 128 + SIGKILL);
+}
+
 TEST(Death, AStoppedPeerIsNotWaitedForEither) {
   Job job(2, spec("1"));
   const pid_t stopped = job.start(1, [&](int rank) {

@@ -139,7 +139,7 @@ class QueuePair {
   int post(const ibv_recv_wr& request, uint64_t now);
   // Hands waiting sends to the cable, in order, as far as there is room.
   void take_sends(uint64_t now);
-  bool take(SendRequest& request, uint64_t now);
+  bool take(SendRequest& send, uint64_t now);
   // Whether the first send, or the first receive, has completed.
   bool settle_sends(LazyNow& now);
   bool settle_receives(LazyNow& now);

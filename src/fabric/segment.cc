@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/fail.h"
@@ -39,7 +40,17 @@ std::string read_text(int file) {
 
 uint64_t now_ns() { return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count()); }
 
-bool process_alive(uint32_t pid) { return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM; }
+bool process_alive(uint32_t pid) {
+  if (::kill(static_cast<pid_t>(pid), 0) != 0) return errno == EPERM;
+  const Fd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[256];  // "PID (NAME) STATE ..."
+  const ssize_t size = file ? ::read(file.get(), text, sizeof text) : -1;
+  if (size <= 0) return errno != ENOENT && errno != ESRCH;
+  const std::string_view stat(text, static_cast<size_t>(size));
+  const size_t name_end = stat.rfind(')');
+  return name_end == stat.npos || name_end + 2 >= stat.size() ||
+         (stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X');
+}
 
 Segment::Segment(int descriptor) : file_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)) {
   struct stat status {};

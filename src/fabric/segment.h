@@ -19,6 +19,7 @@ namespace trunkline {
 // Nanoseconds of a clock that all processes of this machine share.
 uint64_t now_ns();
 
+// Not if it has ended, though its parent may not have asked for its exit code yet.
 bool process_alive(uint32_t pid);
 
 // One direction of a cable.

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "fabric/completion.h"
@@ -67,24 +66,20 @@ ibv_cq* create_completion_queue(ibv_context* context, int entries, void* user_co
   return (new CompletionQueue(Context::of(context), entries, user_context, channel))->ibv();
 }
 
-}  // namespace trunkline
-
-using namespace trunkline;
-
+// The header's names of parameters are not ours. NOLINTBEGIN(readability-inconsistent-declaration-parameter-name)
 extern "C" {
 
 ibv_device** ibv_get_device_list(int* count) {
   if (count != nullptr) *count = 0;
   std::deque<RdmaDevice>* devices = rank_devices();
   if (devices == nullptr) return refuse<ibv_device*>(ENODEV);
-  auto** list = static_cast<ibv_device**>(std::calloc(devices->size() + 1, sizeof(ibv_device*)));
-  if (list == nullptr) return refuse<ibv_device*>(ENOMEM);
+  auto** list = new ibv_device* [devices->size() + 1] {};
   for (size_t i = 0; i < devices->size(); ++i) list[i] = (*devices)[i].ibv();
   if (count != nullptr) *count = static_cast<int>(devices->size());
   return list;
 }
 
-void ibv_free_device_list(ibv_device** list) { std::free(list); }
+void ibv_free_device_list(ibv_device** list) { delete[] list; }
 const char* ibv_get_device_name(ibv_device* device) { return device->name; }
 int ibv_get_device_index(ibv_device*) { return -1; }
 __be64 ibv_get_device_guid(ibv_device* device) { return big_endian(RdmaDevice::of(device).guid()); }
@@ -286,3 +281,6 @@ int ibv_dontfork_range(void*, size_t) { return 0; }
 int ibv_dofork_range(void*, size_t) { return 0; }
 
 }  // extern "C"
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)
+
+}  // namespace trunkline

@@ -8,11 +8,6 @@
     errno = ENOSYS;  \
     return ENOSYS;   \
   }
-#define REFUSE_POINTER(name) \
-  void* name() {             \
-    errno = ENOSYS;          \
-    return nullptr;          \
-  }
 #define REFUSE_VOID(name) \
   void name() { errno = ENOSYS; }
 
@@ -23,12 +18,18 @@ bool verbs_allow_disassociate_destroy = false;
 // Providers call it in their constructors, to offer themselves.
 void verbs_register_driver_34() {}
 
-REFUSE_POINTER(_verbs_init_and_alloc_context)
-REFUSE_POINTER(verbs_open_device)
+void* _verbs_init_and_alloc_context() {
+  errno = ENOSYS;
+  return nullptr;
+}
+void* verbs_open_device() {
+  errno = ENOSYS;
+  return nullptr;
+}
 REFUSE_VOID(verbs_init_cq)
 REFUSE_VOID(verbs_set_ops)
 REFUSE_VOID(verbs_uninit_context)
-REFUSE_VOID(__verbs_log)
+REFUSE_VOID(__verbs_log)  // NOLINT(bugprone-reserved-identifier): its name
 
 REFUSE(execute_ioctl)
 REFUSE(ibv_cmd_advise_mr)

@@ -5,7 +5,7 @@
 
 namespace {
 
-struct Refusal {
+struct Refusal {  // NOLINTBEGIN(google-explicit-constructor): what it is for
   operator int() const {
     errno = EOPNOTSUPP;
     return EOPNOTSUPP;
@@ -15,6 +15,7 @@ struct Refusal {
     errno = EOPNOTSUPP;
     return nullptr;
   }
+  // NOLINTEND(google-explicit-constructor)
 };
 constexpr Refusal kRefused;
 

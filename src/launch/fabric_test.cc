@@ -15,6 +15,8 @@ std::map<std::string, std::optional<std::string>> variables(const Fabric* fabric
   return {list.begin(), list.end()};
 }
 
+#ifdef __linux__
+
 TEST(Fabric, IsTwoFilesAndALibrary) {
   const Wiring wiring = wiring_from_spec("2:gbps=3", 3);
   const Fabric fabric = open_fabric(wiring);
@@ -39,6 +41,8 @@ TEST(Fabric, IsFoundThroughTheEnvironment) {
   EXPECT_EQ(found.size(), 1u);
   EXPECT_FALSE(found.at("TRUNKLINE_FABRIC_FD").has_value());
 }
+
+#endif
 
 }  // namespace
 }  // namespace trunkline
