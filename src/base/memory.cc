@@ -3,6 +3,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #ifdef __APPLE__
 #include <mach/mach.h>
 #else
@@ -10,6 +13,13 @@
 #endif
 
 namespace trunkline {
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  ::mallopt(M_MMAP_MAX, 0);         // no blocks of their own
+  ::mallopt(M_TRIM_THRESHOLD, -1);  // nothing at the end is given back
+#endif
+}
 
 ProcessMemory process_memory() {
   struct rusage usage {};

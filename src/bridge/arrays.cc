@@ -15,16 +15,6 @@ bool is_in_row_order(const mx::array& array) {
   return array.flags().row_contiguous && array.data_size() == array.size();
 }
 
-// `array` evaluated, in row order, in memory that nothing else holds: it may be written to.
-mx::array own(mx::array array) {
-  array.eval();
-  if (is_in_row_order(array) && array.is_donatable()) return array;
-  const mx::array ordered = in_row_order(array);
-  mx::array copy(mx::allocator::malloc(array.nbytes()), array.shape(), array.dtype());
-  std::memcpy(copy.data<char>(), ordered.data<char>(), array.nbytes());
-  return copy;
-}
-
 // Applies exchange(data, bytes) to the bytes of all arrays: to a large one in place, to small ones packed together.
 template <typename Exchange>
 void exchange_all(std::vector<mx::array>& arrays, Exchange exchange) {
@@ -62,6 +52,15 @@ mx::array in_row_order(mx::array array) {
   mx::array ordered = mx::contiguous(array);
   ordered.eval();
   return ordered;
+}
+
+mx::array own(mx::array array) {
+  array.eval();
+  if (is_in_row_order(array) && array.is_donatable()) return array;
+  const mx::array ordered = in_row_order(array);
+  mx::array copy(mx::allocator::malloc(array.nbytes()), array.shape(), array.dtype());
+  std::memcpy(copy.data<char>(), ordered.data<char>(), array.nbytes());
+  return copy;
 }
 
 void all_sum(Group& group, std::vector<mx::array>& arrays) {

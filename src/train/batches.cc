@@ -1,6 +1,7 @@
 #include "train/batches.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "base/fail.h"
@@ -30,6 +31,36 @@ std::vector<int64_t> StepRows::step(int64_t step) const {
   return {order_.begin() + begin, order_.begin() + std::min(rows_, begin + rows_per_step_)};
 }
 
+namespace {
+
+// What a micro-batch costs beside its positions, in positions: its gradients are added to those of the others, three
+// passes over memory of the model's size.
+constexpr int64_t kMicroBatchCost = 64;
+
+// Cuts rows, longest first, into micro-batches of at most `most`, so that the positions to compute, padding included,
+// and the number of micro-batches cost least.
+std::vector<MicroBatch> cut(const MicroBatch& rows, const std::vector<int64_t>& lengths, int64_t most) {
+  const size_t count = rows.size();
+  std::vector<int64_t> cost(count + 1, 0);  // of the rows from i on, cut best; next[i]: where the first part ends
+  std::vector<size_t> next(count + 1, count);
+  for (size_t i = count; i-- > 0;) {
+    cost[i] = std::numeric_limits<int64_t>::max();
+    for (size_t end = i + 1; end <= count && static_cast<int64_t>(end - i) <= most; ++end) {
+      const int64_t total = kMicroBatchCost + static_cast<int64_t>(end - i) * lengths[i] + cost[end];
+      if (total > cost[i]) continue;  // of equals, the larger first part
+      cost[i] = total;
+      next[i] = end;
+    }
+  }
+  std::vector<MicroBatch> parts;
+  for (size_t i = 0; i < count; i = next[i]) {
+    parts.emplace_back(rows.begin() + static_cast<ptrdiff_t>(i), rows.begin() + static_cast<ptrdiff_t>(next[i]));
+  }
+  return parts;
+}
+
+}  // namespace
+
 std::vector<std::vector<MicroBatch>> spread(std::span<const int64_t> rows, std::span<const int64_t> lengths, int ranks,
                                             int64_t rows_per_micro_batch) {
   if (ranks < 1) fail(ErrorKind::input, "rows are spread over at least one rank, not {}", ranks);
@@ -44,14 +75,17 @@ std::vector<std::vector<MicroBatch>> spread(std::span<const int64_t> rows, std::
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return lengths[a] != lengths[b] ? lengths[a] > lengths[b] : rows[a] < rows[b]; });
   std::vector<int64_t> tokens(static_cast<size_t>(ranks), 0);
-  std::vector<std::vector<MicroBatch>> result(static_cast<size_t>(ranks));
+  std::vector<MicroBatch> mine(static_cast<size_t>(ranks));
+  std::vector<std::vector<int64_t>> sizes(static_cast<size_t>(ranks));
   for (const size_t i : order) {
     const auto least = static_cast<size_t>(std::min_element(tokens.begin(), tokens.end()) - tokens.begin());
     tokens[least] += lengths[i];
-    std::vector<MicroBatch>& batches = result[least];
-    if (batches.empty() || static_cast<int64_t>(batches.back().size()) == rows_per_micro_batch) batches.emplace_back();
-    batches.back().push_back(rows[i]);
+    mine[least].push_back(rows[i]);
+    sizes[least].push_back(lengths[i]);
   }
+  std::vector<std::vector<MicroBatch>> result;
+  for (size_t rank = 0; rank < mine.size(); ++rank)
+    result.push_back(cut(mine[rank], sizes[rank], rows_per_micro_batch));
   return result;
 }
 

@@ -28,8 +28,9 @@ class StepRows {
 using MicroBatch = std::vector<int64_t>;
 
 // Spreads a step's rows over `ranks` so that they carry nearly equal tokens, then cuts each rank's rows, sorted by
-// length, into micro-batches of at most `rows_per_micro_batch`. lengths[i] is the number of tokens of rows[i].
-// Deterministic; a rank may get none. Result: [rank][micro-batch].
+// length, into micro-batches of at most `rows_per_micro_batch`; of fewer where that saves more padding than a further
+// micro-batch costs. lengths[i] is the number of tokens of rows[i]. Deterministic; a rank may get none. Result:
+// [rank][micro-batch].
 std::vector<std::vector<MicroBatch>> spread(std::span<const int64_t> rows, std::span<const int64_t> lengths, int ranks,
                                             int64_t rows_per_micro_batch);
 

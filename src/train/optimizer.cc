@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "base/fail.h"
+#include "bridge/arrays.h"
 
 namespace trunkline {
 namespace {
@@ -12,8 +14,8 @@ mx::Shape dims_of(const TensorShape& shape) { return {shape.dims.begin(), shape.
 
 }  // namespace
 
-Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout)
-    : options_(options), layout_(std::move(layout)) {
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout, bool in_place)
+    : options_(options), in_place_(in_place), layout_(std::move(layout)) {
   if (options_.kind == OptimizerOptions::Kind::adamw) {
     slots_ = {"m", "v"};
   } else if (options_.momentum != 0.0) {
@@ -31,28 +33,77 @@ void Optimizer::begin_step(double learning_rate) {
 }
 
 void Optimizer::update(size_t index, mx::array& parameter, const mx::array& gradient, float scale) {
+  if (in_place_) {
+    update_in_place(index, parameter, gradient, scale);
+  } else {
+    update_in_mlx(index, parameter, gradient, scale);
+  }
+}
+
+// 1 - beta^steps: what zeros at the start have taken from a running mean.
+double Optimizer::correction(double beta) const {
+  return options_.bias_correction ? 1.0 - std::pow(beta, static_cast<double>(steps_)) : 1.0;
+}
+
+// One pass over memory; MLX's operations on the processor would be a dozen, each with a temporary.
+void Optimizer::update_in_place(size_t index, mx::array& parameter, const mx::array& gradient, float scale) {
+  const auto f = [](double value) { return static_cast<float>(value); };
+  const auto writable = [](mx::array& array) {
+    array = own(std::exchange(array, mx::array(0.0f)));
+    return array.data<float>();
+  };
+  const mx::array ordered = in_row_order(gradient);
+  const float* g = ordered.data<float>();
+  float* w = writable(parameter);
+  const size_t size = parameter.size();
+  if (options_.kind == OptimizerOptions::Kind::sgd) {
+    const float rate = f(rate_), decay = f(options_.weight_decay), momentum = f(options_.momentum);
+    if (momentum == 0.0f) {
+      for (size_t i = 0; i < size; ++i) w[i] -= rate * (g[i] * scale + decay * w[i]);
+    } else {
+      float* v = writable(state_[0][index]);
+      for (size_t i = 0; i < size; ++i) {
+        v[i] = momentum * v[i] + (g[i] * scale + decay * w[i]);
+        w[i] -= rate * v[i];
+      }
+    }
+    return;
+  }
+  float* m = writable(state_[0][index]);
+  float* v = writable(state_[1][index]);
+  const float beta1 = f(options_.beta1), beta2 = f(options_.beta2), rest1 = f(1.0 - options_.beta1),
+              rest2 = f(1.0 - options_.beta2), keep = f(1.0 - rate_ * options_.weight_decay),
+              rate = f(rate_ / correction(options_.beta1)), root = f(1.0 / std::sqrt(correction(options_.beta2))),
+              epsilon = f(options_.epsilon);
+  for (size_t i = 0; i < size; ++i) {
+    const float x = g[i] * scale;
+    m[i] = beta1 * m[i] + rest1 * x;
+    v[i] = beta2 * v[i] + rest2 * (x * x);
+    w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * root + epsilon);
+  }
+}
+
+void Optimizer::update_in_mlx(size_t index, mx::array& parameter, const mx::array& gradient, float scale) {
   const auto f = [](double value) { return mx::array(static_cast<float>(value)); };
   mx::array w = parameter;
   mx::array g = mx::multiply(gradient, mx::array(scale));
   std::vector<mx::array> results;
   if (options_.kind == OptimizerOptions::Kind::sgd) {
-    if (options_.weight_decay != 0.0) g = mx::add(g, mx::multiply(w, f(options_.weight_decay)));
+    g = mx::add(g, mx::multiply(w, f(options_.weight_decay)));
     if (options_.momentum != 0.0) {
       g = mx::add(mx::multiply(state_[0][index], f(options_.momentum)), g);
       results.push_back(g);
     }
     w = mx::subtract(w, mx::multiply(g, f(rate_)));
   } else {
-    const double steps = static_cast<double>(steps_);
-    const double correction1 = options_.bias_correction ? 1.0 - std::pow(options_.beta1, steps) : 1.0;
-    const double correction2 = options_.bias_correction ? 1.0 - std::pow(options_.beta2, steps) : 1.0;
     const mx::array m =
         mx::add(mx::multiply(state_[0][index], f(options_.beta1)), mx::multiply(g, f(1.0 - options_.beta1)));
     const mx::array v = mx::add(mx::multiply(state_[1][index], f(options_.beta2)),
                                 mx::multiply(mx::square(g), f(1.0 - options_.beta2)));
-    const mx::array root = mx::add(mx::multiply(mx::sqrt(v), f(1.0 / std::sqrt(correction2))), f(options_.epsilon));
+    const mx::array root =
+        mx::add(mx::multiply(mx::sqrt(v), f(1.0 / std::sqrt(correction(options_.beta2)))), f(options_.epsilon));
     w = mx::subtract(mx::multiply(w, f(1.0 - rate_ * options_.weight_decay)),
-                     mx::divide(mx::multiply(m, f(rate_ / correction1)), root));
+                     mx::divide(mx::multiply(m, f(rate_ / correction(options_.beta1))), root));
     results = {m, v};
   }
   results.push_back(w);

@@ -26,13 +26,15 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   // The state begins as zeros. `layout` is parallel to the parameters; its names name the state's arrays.
-  Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout);
+  Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout,
+            bool in_place = mx::default_device() == mx::Device::cpu);
 
   // Begins the next step; its number (from 1) enters Adam's bias correction.
   void begin_step(double learning_rate);
 
-  // Replaces `parameter` by its updated self; the gradient is `gradient` * `scale`. Evaluated on return, so that no
-  // more than one tensor's temporaries exist. Parameters and state are f32.
+  // Replaces `parameter` by its updated self; the gradient is `gradient` * `scale`. Parameters and state are f32. In
+  // place where MLX computes on the processor; elsewhere evaluated on return, so that no more than one tensor's
+  // temporaries exist.
   void update(size_t index, mx::array& parameter, const mx::array& gradient, float scale = 1.0f);
 
   // Steps begun so far.
@@ -44,7 +46,12 @@ class Optimizer {
   void restore(const std::vector<std::pair<std::string, mx::array>>& state, int64_t steps);
 
  private:
+  void update_in_place(size_t index, mx::array& parameter, const mx::array& gradient, float scale);
+  void update_in_mlx(size_t index, mx::array& parameter, const mx::array& gradient, float scale);
+  double correction(double beta) const;
+
   OptimizerOptions options_;
+  bool in_place_;
   std::vector<TensorShape> layout_;
   std::vector<std::string> slots_;             // sgd with momentum: v; adamw: m, v
   std::vector<std::vector<mx::array>> state_;  // [slot][parameter]

@@ -15,9 +15,13 @@ mx::array vector_of(std::vector<float> values) {
   return mx::array(values.begin(), {static_cast<int>(values.size())}, mx::float32);
 }
 
-// Three steps on one weight, in plain double arithmetic as torch documents them.
-TEST(Optimizer, SgdWithMomentumAndDecayFollowsTheTextbook) {
-  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.01, .momentum = 0.9}, {{"w", {1}}});
+// Three steps on one weight, in plain double arithmetic as torch documents them; in place and by MLX.
+class OptimizerUpdate : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(InPlaceOrNot, OptimizerUpdate, ::testing::Bool());
+
+TEST_P(OptimizerUpdate, SgdWithMomentumAndDecayFollowsTheTextbook) {
+  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.01, .momentum = 0.9}, {{"w", {1}}},
+                      GetParam());
   mx::array w = vector_of({2.0f});
   double expected = 2.0, velocity = 0.0;
   for (int step = 0; step < 3; ++step) {
@@ -30,8 +34,16 @@ TEST(Optimizer, SgdWithMomentumAndDecayFollowsTheTextbook) {
   EXPECT_NEAR(w.item<float>(), expected, 1e-6);
 }
 
-TEST(Optimizer, AdamWFollowsTheTextbook) {
-  Optimizer optimizer({.weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95}, {{"w", {1}}});
+TEST_P(OptimizerUpdate, PlainSgdFollowsTheTextbook) {
+  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.5}, {{"w", {1}}}, GetParam());
+  mx::array w = vector_of({2.0f});
+  optimizer.begin_step(0.1);
+  optimizer.update(0, w, vector_of({3.0f}), 2.0f);
+  EXPECT_NEAR(w.item<float>(), 2.0 - 0.1 * (6.0 + 0.5 * 2.0), 1e-6);
+}
+
+TEST_P(OptimizerUpdate, AdamWFollowsTheTextbook) {
+  Optimizer optimizer({.weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95}, {{"w", {1}}}, GetParam());
   mx::array w = vector_of({2.0f});
   double expected = 2.0, m = 0.0, v = 0.0;
   for (int step = 1; step <= 3; ++step) {
@@ -68,6 +80,19 @@ TEST(Optimizer, GoesOnFromItsStateToTheSameBits) {
   auto extra = first.state();
   extra.emplace_back("c.m", vector_of({1}));
   EXPECT_THROW(second.restore(extra, 1), Error);
+}
+
+// A tensor that someone else still holds is copied, not written to.
+TEST(Optimizer, LeavesSharedTensorsAlone) {
+  Optimizer optimizer({}, {{"w", {2}}}, true);
+  mx::array w = vector_of({1, 2});
+  const mx::array before = w;
+  const auto state = optimizer.state();
+  optimizer.begin_step(0.1);
+  optimizer.update(0, w, vector_of({1, 1}));
+  EXPECT_TRUE(mx::array_equal(before, vector_of({1, 2})).item<bool>());
+  EXPECT_TRUE(mx::array_equal(state[0].second, mx::zeros({2})).item<bool>());
+  EXPECT_FALSE(mx::array_equal(w, before).item<bool>());
 }
 
 TEST(Optimizer, SmallUpdatesAreNotRoundedAway) {

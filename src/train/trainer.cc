@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/interrupt.h"
+#include "base/memory.h"
 #include "base/version.h"
 #include "bridge/arrays.h"
 #include "model/backend.h"
@@ -24,8 +25,17 @@
 namespace trunkline {
 namespace {
 
-// MLX keeps freed buffers for reuse up to here; beyond, lengths that never come again would fill the memory.
+// On a GPU, MLX keeps freed buffers for reuse up to here; beyond, lengths that never come again would fill the memory.
 constexpr size_t kCacheBytes = size_t{1} << 30;
+
+void bound_memory() {
+  if (mx::default_device() == mx::Device::cpu) {
+    mx::set_cache_limit(0);
+    keep_freed_memory();
+  } else {
+    mx::set_cache_limit(kCacheBytes);
+  }
+}
 
 struct Data {
   std::optional<Dataset> train, valid, test;
@@ -76,7 +86,7 @@ class Trainer {
   Trainer(const TrainOptions& options, Group& group) : options_(options), group_(group) {}
 
   TrainOutcome run() {
-    mx::set_cache_limit(kCacheBytes);
+    bound_memory();
     prepare();
     agree();
     if (options_.resume) go_on();
