@@ -1,3 +1,4 @@
+#include <cmath>
 #include <memory>
 
 #include "base/fail.h"
@@ -10,14 +11,14 @@ namespace {
 
 constexpr int kInterrupted = 130;  // as a shell tells SIGINT
 
-int run_train(const TrainRequest& request) {
+int run_train(const TrainOptions& options) {
   Config config = Config::from_env();
-  if (request.timeout) config.timeout = *request.timeout;
-  if (request.lanes) config.lanes = *request.lanes;
-  if (request.algorithm) config.algorithm = *request.algorithm;
+  if (options.timeout) config.timeout = std::chrono::milliseconds(std::llround(1000.0 * *options.timeout));
+  if (options.lanes) config.lanes = static_cast<int>(*options.lanes);
+  if (options.algorithm) config.algorithm = *options.algorithm;
   const std::shared_ptr<Group> group = Group::connect(config);
   try {
-    return train(request.options, *group) == TrainOutcome::interrupted ? kInterrupted : 0;
+    return train(options, *group) == TrainOutcome::interrupted ? kInterrupted : 0;
   } catch (const std::exception& error) {
     group->abort(error.what());
     throw;
@@ -29,7 +30,7 @@ int run_train(const TrainRequest& request) {
 Command train_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("train", "Fine-tune a model on your rows");
   const auto parser = std::make_shared<TrainOptionParser>(*command);
-  return {command, [parser] { return run_train(parser->request()); }};
+  return {command, [parser] { return run_train(parser->options()); }};
 }
 
 }  // namespace trunkline

@@ -10,9 +10,9 @@ namespace {
 
 constexpr double kLowest = std::numeric_limits<double>::lowest();
 
-// A request being read. What depends on other options waits until all are known.
+// Options being read. What depends on other options waits until all are known.
 struct Draft {
-  TrainRequest request;
+  TrainOptions options;
   std::map<std::string, OptionSource> later;
   bool iters_given = false;
 };
@@ -55,23 +55,21 @@ Option later(const std::string& key, const std::string& value, const std::string
           [key](Draft& draft, const OptionSource& source) { draft.later.insert_or_assign(key, source); }};
 }
 
-const std::vector<Option>& options() {
+const std::vector<Option>& all_options() {
   using S = const OptionSource&;
   static const std::vector<Option> all = {
       {"model", "DIR", "The model: a directory as Hugging Face has it",
-       [](Draft& d, S s) { d.request.options.model = s.text(); }},
-      {"data", "DIR", "train.jsonl, valid.jsonl and test.jsonl",
-       [](Draft& d, S s) { d.request.options.data = s.text(); }},
+       [](Draft& d, S s) { d.options.model = s.text(); }},
+      {"data", "DIR", "train.jsonl, valid.jsonl and test.jsonl", [](Draft& d, S s) { d.options.data = s.text(); }},
       {"output", "DIR", "Where the trained model, checkpoints and metrics go",
-       [](Draft& d, S s) { d.request.options.output = s.text(); }},
-      {"resume", "", "Go on from OUTPUT's newest checkpoint",
-       [](Draft& d, S s) { d.request.options.resume = s.boolean(); }},
+       [](Draft& d, S s) { d.options.output = s.text(); }},
+      {"resume", "", "Go on from OUTPUT's newest checkpoint", [](Draft& d, S s) { d.options.resume = s.boolean(); }},
       {"train", "", "Train; implied",
        [](Draft&, S s) {
          if (!s.boolean()) s.refuse("a run without training is not supported");
        }},
       {"test", "", "Measure the loss on test.jsonl after training",
-       [](Draft& d, S s) { d.request.options.test = s.boolean(); }},
+       [](Draft& d, S s) { d.options.test = s.boolean(); }},
       {"fine_tune_type", "TYPE", "full, the default: every parameter is trained",
        [](Draft&, S s) {
          if (s.one_of({"full", "lora", "dora"}) != "full")
@@ -82,65 +80,60 @@ const std::vector<Option>& options() {
          if (s.text() != "-1" && s.text() != "all") s.refuse("every layer is trained: only -1 (all) is supported");
        }},
       {"mask_prompt", "", "Targets are the assistant's turns alone; --mask-prompt=last: the last one",
-       [](Draft& d, S s) { d.request.options.rows.targets = target_turns(s); }},
+       [](Draft& d, S s) { d.options.rows.targets = target_turns(s); }},
       {"max_seq_length", "N", "Tokens to keep of a row, 2048",
-       [](Draft& d, S s) { d.request.options.rows.max_seq_length = s.integer(2, 1 << 24); }},
+       [](Draft& d, S s) { d.options.rows.max_seq_length = s.integer(2, 1 << 24); }},
       {"batch_size", "N", "Rows of the global batch of one micro-step, 4",
-       [](Draft& d, S s) { d.request.options.batch_size = s.integer(1, 1 << 24); }},
+       [](Draft& d, S s) { d.options.batch_size = s.integer(1, 1 << 24); }},
       {"grad_accumulation_steps", "N", "Micro-steps to an optimizer step, 1",
-       [](Draft& d, S s) { d.request.options.grad_accumulation_steps = s.integer(1, 1 << 24); }},
+       [](Draft& d, S s) { d.options.grad_accumulation_steps = s.integer(1, 1 << 24); }},
       {"iters", "N", "Optimizer steps, 1000",
        [](Draft& d, S s) {
-         d.request.options.iters = s.integer(1);
+         d.options.iters = s.integer(1);
          d.iters_given = true;
        }},
       {"epochs", "N", "Passes over train.jsonl, instead of iters",
-       [](Draft& d, S s) { d.request.options.epochs = s.integer(1, 1 << 30); }},
+       [](Draft& d, S s) { d.options.epochs = s.integer(1, 1 << 30); }},
       {"seed", "N", "Of the order of rows, 0",
-       [](Draft& d, S s) { d.request.options.seed = static_cast<uint64_t>(s.integer(0)); }},
+       [](Draft& d, S s) { d.options.seed = static_cast<uint64_t>(s.integer(0)); }},
       {"optimizer", "NAME", "adamw, the default; adam; sgd",
        [](Draft& d, S s) {
-         d.request.options.optimizer_name = s.one_of({"adamw", "adam", "sgd"});
+         d.options.optimizer_name = s.one_of({"adamw", "adam", "sgd"});
        }},
       later("weight_decay", "X", "adamw: decoupled, 0.01; sgd: added to the gradient, 0"),
       later("momentum", "X", "sgd, 0"),
       later("beta1", "X", "adam, adamw, 0.9"),
       later("beta2", "X", "adam, adamw, 0.999"),
       later("eps", "X", "adam, adamw, 1e-8"),
-      {"learning_rate", "X", "1e-5", [](Draft& d, S s) { d.request.options.learning_rate = s.number(0.0); }},
+      {"learning_rate", "X", "1e-5", [](Draft& d, S s) { d.options.learning_rate = s.number(0.0); }},
       later("lr_schedule", "NAME", "constant, the default; linear or cosine: down to 0 at the run's end"),
       later("warmup", "N", "Steps over which the learning rate rises first, 0"),
       {"max_grad_norm", "X", "Clip gradients by their global norm; 0, the default: no clipping",
-       [](Draft& d, S s) { d.request.options.max_grad_norm = s.number(0.0); }},
+       [](Draft& d, S s) { d.options.max_grad_norm = s.number(0.0); }},
       {"steps_per_report", "N", "Steps between progress lines, 10",
-       [](Draft& d, S s) { d.request.options.steps_per_report = s.integer(1); }},
+       [](Draft& d, S s) { d.options.steps_per_report = s.integer(1); }},
       {"steps_per_eval", "N", "Steps between validations, 200",
-       [](Draft& d, S s) { d.request.options.steps_per_eval = s.integer(1); }},
+       [](Draft& d, S s) { d.options.steps_per_eval = s.integer(1); }},
       {"val_batches", "N", "Batches of valid.jsonl to validate on, 25; -1: all; 0: none",
-       [](Draft& d, S s) { d.request.options.val_batches = batches(s); }},
+       [](Draft& d, S s) { d.options.val_batches = batches(s); }},
       {"test_batches", "N", "Batches of test.jsonl to test on, 500; -1: all",
-       [](Draft& d, S s) { d.request.options.test_batches = batches(s); }},
-      {"save_every", "N", "Steps between checkpoints, 100",
-       [](Draft& d, S s) { d.request.options.save_every = s.integer(1); }},
-      {"keep", "N", "Newest checkpoints to keep, 2", [](Draft& d, S s) { d.request.options.keep = s.integer(1); }},
+       [](Draft& d, S s) { d.options.test_batches = batches(s); }},
+      {"save_every", "N", "Steps between checkpoints, 100", [](Draft& d, S s) { d.options.save_every = s.integer(1); }},
+      {"keep", "N", "Newest checkpoints to keep, 2", [](Draft& d, S s) { d.options.keep = s.integer(1); }},
       {"save_dtype", "DTYPE", "Of the final model: float32, bfloat16 or float16; by default the source's",
-       [](Draft& d, S s) { d.request.options.save_dtype = weight_dtype(s); }},
+       [](Draft& d, S s) { d.options.save_dtype = weight_dtype(s); }},
       {"check_every", "N", "Steps between comparisons of the ranks' weights, 100",
-       [](Draft& d, S s) { d.request.options.check_every = s.integer(1); }},
+       [](Draft& d, S s) { d.options.check_every = s.integer(1); }},
       {"text_feature", "NAME", "Field names in the rows: text",
-       [](Draft& d, S s) { d.request.options.rows.text_feature = s.text(); }},
-      {"prompt_feature", "NAME", "prompt", [](Draft& d, S s) { d.request.options.rows.prompt_feature = s.text(); }},
-      {"completion_feature", "NAME", "completion",
-       [](Draft& d, S s) { d.request.options.rows.completion_feature = s.text(); }},
-      {"chat_feature", "NAME", "messages", [](Draft& d, S s) { d.request.options.rows.chat_feature = s.text(); }},
+       [](Draft& d, S s) { d.options.rows.text_feature = s.text(); }},
+      {"prompt_feature", "NAME", "prompt", [](Draft& d, S s) { d.options.rows.prompt_feature = s.text(); }},
+      {"completion_feature", "NAME", "completion", [](Draft& d, S s) { d.options.rows.completion_feature = s.text(); }},
+      {"chat_feature", "NAME", "messages", [](Draft& d, S s) { d.options.rows.chat_feature = s.text(); }},
       {"timeout", "SECONDS", "How long a rank may make no progress, 60",
-       [](Draft& d, S s) {
-         d.request.timeout = std::chrono::milliseconds(static_cast<int64_t>(1000.0 * s.number(0.001, 1e6)));
-       }},
-      {"lanes", "N", "Connections to each other rank; 0: chosen",
-       [](Draft& d, S s) { d.request.lanes = static_cast<int>(s.integer(0, 10)); }},
+       [](Draft& d, S s) { d.options.timeout = s.number(0.001, 604800); }},
+      {"lanes", "N", "Connections to each other rank", [](Draft& d, S s) { d.options.lanes = s.integer(1, 10); }},
       {"algorithm", "NAME", "Of the sums over ranks: auto, mesh, broadcast",
-       [](Draft& d, S s) { d.request.algorithm = algorithm(s); }},
+       [](Draft& d, S s) { d.options.algorithm = algorithm(s); }},
   };
   return all;
 }
@@ -195,7 +188,7 @@ void set_optimizer_value(TrainOptions& options, const std::string& key, const Op
 }
 
 void set_optimizer(Draft& draft) {
-  TrainOptions& options = draft.request.options;
+  TrainOptions& options = draft.options;
   if (options.optimizer_name == "sgd") {
     options.optimizer = {.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
   } else if (options.optimizer_name == "adam") {
@@ -217,7 +210,7 @@ void set_optimizer(Draft& draft) {
 }
 
 void set_schedule(Draft& draft) {
-  ScheduleOptions& schedule = draft.request.options.schedule;
+  ScheduleOptions& schedule = draft.options.schedule;
   if (const auto found = draft.later.find("lr_schedule"); found != draft.later.end()) {
     const OptionSource& source = found->second;
     if (source.node().IsScalar()) {
@@ -241,7 +234,7 @@ void set_schedule(Draft& draft) {
     }
     try {
       // As it will be used, for a run of any length.
-      Schedule(full_schedule(draft.request.options, 1));
+      Schedule(full_schedule(draft.options, 1));
     } catch (const Error& error) {
       source.refuse(error.what());
     }
@@ -279,8 +272,8 @@ void set_from_yaml(Draft& draft, const std::string& file) {
       if (!off) refuse(refused->second);
       continue;
     }
-    const auto option = std::ranges::find(options(), key, &Option::key);
-    if (option == options().end()) refuse("unknown key");
+    const auto option = std::ranges::find(all_options(), key, &Option::key);
+    if (option == all_options().end()) refuse("unknown key");
     if (!source.is_null()) option->set(draft, source);  // null: the default
   }
 }
@@ -290,7 +283,7 @@ void set_from_yaml(Draft& draft, const std::string& file) {
 TrainOptionParser::TrainOptionParser(CLI::App& command) {
   command.add_option("-c,--config", config_, "YAML with any of these options, under the same names with _ for -")
       ->type_name("FILE");
-  for (const Option& option : options()) {
+  for (const Option& option : all_options()) {
     auto given = std::make_unique<Given>();
     const std::string names = option.key == "max_grad_norm" ? flag_of(option.key) + ",--clip" : flag_of(option.key);
     if (option.value.empty()) {
@@ -308,33 +301,33 @@ TrainOptionParser::TrainOptionParser(CLI::App& command) {
   }
 }
 
-TrainRequest TrainOptionParser::request() const {
+TrainOptions TrainOptionParser::options() const {
   for (const auto& [key, why] : without_counterpart()) {
     if (flags_.at(key)->option->count() > 0) fail(ErrorKind::input, "{}: {}", flag_of(key), why);
   }
   Draft draft;
   if (!config_.empty()) set_from_yaml(draft, config_);
-  const bool yaml_epochs = draft.request.options.epochs > 0, yaml_iters = draft.iters_given;
+  const bool yaml_epochs = draft.options.epochs > 0, yaml_iters = draft.iters_given;
   draft.iters_given = false;
-  for (const Option& option : options()) {
+  for (const Option& option : all_options()) {
     const Given& given = *flags_.at(option.key);
     if (given.option->count() == 0) continue;
     // A flag of the pair iters and epochs takes the place of the other in the file.
-    if (option.key == "iters") draft.request.options.epochs = 0;
+    if (option.key == "iters") draft.options.epochs = 0;
     option.set(draft, OptionSource::from_flag(flag_of(option.key), given.text));
   }
   const bool flag_epochs = flags_.at("epochs")->option->count() > 0;
   if ((flag_epochs && draft.iters_given) || (!flag_epochs && !draft.iters_given && yaml_epochs && yaml_iters)) {
     fail(ErrorKind::input, "iters and epochs are both given: one of them says how long to train");
   }
-  const TrainOptions& options = draft.request.options;
+  const TrainOptions& options = draft.options;
   for (const auto& [key, path] :
        {std::pair("model", options.model), {"data", options.data}, {"output", options.output}}) {
     if (path.empty()) fail(ErrorKind::input, "{} is missing (or {} in the file given with -c)", flag_of(key), key);
   }
   set_optimizer(draft);
   set_schedule(draft);
-  return draft.request;
+  return draft.options;
 }
 
 }  // namespace trunkline

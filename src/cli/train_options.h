@@ -2,27 +2,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "cli/option_source.h"
 #include "train/options.h"
-#include "trunkline/group.h"
 
 namespace trunkline {
-
-struct TrainRequest {
-  TrainOptions options;
-  // Laid over Config::from_env().
-  std::optional<std::chrono::milliseconds> timeout;
-  std::optional<int> lanes;
-  std::optional<Algorithm> algorithm;
-};
 
 class TrainOptionParser {
  public:
@@ -31,7 +19,7 @@ class TrainOptionParser {
 
   // After parsing: the command line over the YAML file over the defaults. Throws Error(input) naming the flag, or the
   // file, line and key, that is unknown, malformed or out of range.
-  TrainRequest request() const;
+  TrainOptions options() const;
 
  private:
   struct Given {

@@ -21,17 +21,17 @@ class TrainOptionsTest : public ::testing::Test {
   void yaml(const std::string& text) { write_file(file_, text); }
 
   // Parses the arguments, after the three that every run needs.
-  TrainRequest parse(std::vector<std::string> arguments, bool with_yaml = false) {
+  TrainOptions parse(std::vector<std::string> arguments, bool with_yaml = false) {
     arguments.insert(arguments.begin(), {"--model", "m", "--data", "d", "--output", "o"});
     if (with_yaml) arguments.insert(arguments.begin(), {"-c", file_.string()});
     return parse_all(std::move(arguments));
   }
-  static TrainRequest parse_all(std::vector<std::string> arguments) {
+  static TrainOptions parse_all(std::vector<std::string> arguments) {
     CLI::App app;
     const TrainOptionParser parser(app);
     std::ranges::reverse(arguments);
     app.parse(arguments);
-    return parser.request();
+    return parser.options();
   }
   std::string error_of(const std::vector<std::string>& arguments, bool with_yaml = false) {
     try {
@@ -54,7 +54,7 @@ class TrainOptionsTest : public ::testing::Test {
 
 TEST_F(TrainOptionsTest, TheCommandLineGoesOverTheFileOverTheDefaults) {
   yaml("batch_size: 8\nlearning_rate: 1e-4\nmask_prompt: true\nepochs: 3\nseed: null\n");
-  const TrainOptions options = parse({"--batch-size", "2", "--iters", "5"}, true).options;
+  const TrainOptions options = parse({"--batch-size", "2", "--iters", "5"}, true);
   EXPECT_EQ(options.batch_size, 2);
   EXPECT_EQ(options.learning_rate, 1e-4);
   EXPECT_EQ(options.rows.targets, TargetTurns::all_assistant);
@@ -74,7 +74,7 @@ TEST_F(TrainOptionsTest, EveryKeyOfMlxLmThatHasACounterpartIsTaken) {
       "steps_per_report: 10\nsteps_per_eval: 200\ngrad_accumulation_steps: 2\nsave_every: 100\ntest_batches: 500\n"
       "max_seq_length: 2048\nseed: 1\nprompt_feature: prompt\ncompletion_feature: answer\ntext_feature: text\n"
       "chat_feature: messages\ngrad_checkpoint: false\n");
-  const TrainOptions options = parse_all({"-c", file_.string()}).options;
+  const TrainOptions options = parse_all({"-c", file_.string()});
   EXPECT_EQ(options.optimizer.kind, OptimizerOptions::Kind::sgd);
   EXPECT_EQ(options.optimizer.momentum, 0.9);
   EXPECT_EQ(options.optimizer.weight_decay, 0.01);
@@ -107,12 +107,11 @@ TEST_F(TrainOptionsTest, SettingsReadBackAsTheyWere) {
                                       "--learning-rate",
                                       "3e-4",
                                       "--keep",
-                                      "5"})
-                                   .options;
+                                      "5"});
   std::string text;
   for (const Setting& setting : settings_of(options)) text += setting.key + ": " + setting.value + "\n";
   yaml(text);
-  const TrainOptions again = parse_all({"-c", file_.string()}).options;
+  const TrainOptions again = parse_all({"-c", file_.string()});
   const auto lines = [](const TrainOptions& it) {
     std::vector<std::string> result;
     for (const Setting& setting : settings_of(it)) result.push_back(setting.key + ": " + setting.value);
@@ -126,9 +125,9 @@ TEST_F(TrainOptionsTest, SettingsReadBackAsTheyWere) {
 }
 
 TEST_F(TrainOptionsTest, MaskPromptStandsAloneOrNamesTurns) {
-  EXPECT_EQ(parse({}).options.rows.targets, TargetTurns::all_tokens);
-  EXPECT_EQ(parse({"--mask-prompt"}).options.rows.targets, TargetTurns::all_assistant);
-  EXPECT_EQ(parse({"--mask-prompt=last"}).options.rows.targets, TargetTurns::last_assistant);
+  EXPECT_EQ(parse({}).rows.targets, TargetTurns::all_tokens);
+  EXPECT_EQ(parse({"--mask-prompt"}).rows.targets, TargetTurns::all_assistant);
+  EXPECT_EQ(parse({"--mask-prompt=last"}).rows.targets, TargetTurns::last_assistant);
   EXPECT_THAT(error_of({"--mask-prompt=first"}), HasSubstr("not one of"));
 }
 
@@ -167,6 +166,17 @@ TEST_F(TrainOptionsTest, ValuesAreChecked) {
   EXPECT_THAT(yaml_error("iters: [1]\n"), HasSubstr(".yaml:1: iters: one value is expected"));
   EXPECT_THAT(error_of({"--iters", "5", "--epochs", "1"}), HasSubstr("iters and epochs are both given"));
   EXPECT_THAT(yaml_error("iters: 5\nepochs: 1\n"), HasSubstr("iters and epochs are both given"));
+}
+
+TEST_F(TrainOptionsTest, TheDocumentHasEveryFlag) {
+  const std::string document = read_file(std::filesystem::path(TRUNKLINE_SOURCE_DIR) / "docs" / "options.md");
+  CLI::App app;
+  const TrainOptionParser parser(app);
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      EXPECT_TRUE(name == "help" || document.find("`--" + name) != std::string::npos) << name;
+    }
+  }
 }
 
 TEST_F(TrainOptionsTest, WhatEveryRunNeedsIsNamed) {

@@ -42,6 +42,15 @@ std::string schedule_text(const ScheduleOptions& schedule) {
   return text(value);
 }
 
+std::string algorithm_name(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::automatic: return "auto";
+    case Algorithm::mesh: return "mesh";
+    case Algorithm::broadcast: return "broadcast";
+  }
+  return "auto";
+}
+
 }  // namespace
 
 std::vector<Setting> settings_of(const TrainOptions& o) {
@@ -74,6 +83,9 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"keep", text(o.keep), Scope::pace},
       {"check_every", text(o.check_every), Scope::pace},
       {"save_dtype", o.save_dtype ? text(name_of(*o.save_dtype)) : "null", Scope::pace},
+      {"timeout", o.timeout ? text(*o.timeout) : "null", Scope::place},
+      {"lanes", o.lanes ? text(*o.lanes) : "null", Scope::place},
+      {"algorithm", o.algorithm ? text(algorithm_name(*o.algorithm)) : "null", Scope::pace},
   };
 }
 

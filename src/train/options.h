@@ -11,6 +11,7 @@
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "trunkline/dtype.h"
+#include "trunkline/group.h"
 
 namespace trunkline {
 
@@ -37,6 +38,11 @@ struct TrainOptions {
   int64_t steps_per_report = 10, steps_per_eval = 200, save_every = 100, check_every = 100;
   int64_t keep = 2;                 // snapshots
   std::optional<Dtype> save_dtype;  // none: the source's dtypes
+
+  // Of the group; none: as the environment says (docs/environment.md).
+  std::optional<double> timeout;  // seconds
+  std::optional<int64_t> lanes;
+  std::optional<Algorithm> algorithm;
 };
 
 struct Setting {
