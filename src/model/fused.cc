@@ -46,16 +46,11 @@ class CpuPrimitive : public mx::Primitive {
 // softmax over rows of `columns`, of which a row sees the first part only if the rows are queries in causal order:
 // `queries` of them stand at the end of `columns` positions, group after group.
 struct Rows {
-  int columns = 0;
-  int queries = 0;  // 0: every row sees all
+  size_t columns = 0;
+  size_t queries = 0;  // 0: every row sees all
   float scale = 1;
 
-  size_t seen(size_t row) const {
-    if (queries == 0) return static_cast<size_t>(columns);
-    const auto query = static_cast<int>(row % static_cast<size_t>(queries));
-    return static_cast<size_t>(columns - queries + query + 1);
-  }
-  bool operator==(const Rows&) const = default;
+  size_t seen(size_t row) const { return queries == 0 ? columns : columns - queries + row % queries + 1; }
 };
 
 class SoftmaxGradient : public CpuPrimitive {
@@ -68,11 +63,10 @@ class SoftmaxGradient : public CpuPrimitive {
     allocate(inputs[1], outputs[0]);
     run([p = inputs[0].data<float>(), dp = inputs[1].data<float>(), out = outputs[0].data<float>(),
          size = outputs[0].size(), rows = rows_] {
-      const auto columns = static_cast<size_t>(rows.columns);
-      for (size_t row = 0; row * columns < size; ++row) {
-        const size_t at = row * columns, seen = rows.seen(row);
+      for (size_t at = 0, row = 0; at < size; at += rows.columns, ++row) {
+        const size_t seen = rows.seen(row);
         softmax_gradient(p + at, dp + at, out + at, seen, rows.scale);
-        std::fill(out + at + seen, out + at + columns, 0.0f);
+        std::fill(out + at + seen, out + at + rows.columns, 0.0f);
       }
     });
   }
@@ -89,11 +83,10 @@ class Softmax : public CpuPrimitive {
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     allocate(inputs[0], outputs[0]);
     run([in = inputs[0].data<float>(), out = outputs[0].data<float>(), size = outputs[0].size(), rows = rows_] {
-      const auto columns = static_cast<size_t>(rows.columns);
-      for (size_t row = 0; row * columns < size; ++row) {
-        const size_t at = row * columns, seen = rows.seen(row);
+      for (size_t at = 0, row = 0; at < size; at += rows.columns, ++row) {
+        const size_t seen = rows.seen(row);
         trunkline::softmax(in + at, out + at, seen, rows.scale);
-        std::fill(out + at + seen, out + at + columns, 0.0f);
+        std::fill(out + at + seen, out + at + rows.columns, 0.0f);
       }
     });
   }
@@ -159,11 +152,13 @@ mx::array swiglu(const mx::array& gate, const mx::array& up) {
 
 mx::array row_softmax(const mx::array& x) {
   if (!fused_here(x)) return mx::softmax(x, -1, /* precise = */ true);
-  return softmax_rows(x, {.columns = x.shape(-1)});
+  return softmax_rows(x, {.columns = static_cast<size_t>(x.shape(-1))});
 }
 
 mx::array causal_softmax(const mx::array& scores, float scale) {
-  return softmax_rows(scores, {.columns = scores.shape(-1), .queries = scores.shape(-2), .scale = scale});
+  return softmax_rows(scores, {.columns = static_cast<size_t>(scores.shape(-1)),
+                               .queries = static_cast<size_t>(scores.shape(-2)),
+                               .scale = scale});
 }
 
 mx::array linear(const mx::array& x, const mx::array& weight, const mx::array* bias) {

@@ -13,7 +13,7 @@ struct GenerateOptions {
   int max_tokens = 256;
   double temperature = 0.0;  // 0: greedy
   uint64_t seed = 0;
-  std::vector<int64_t> stop = {};  // tokens that end the text; the token itself is not returned
+  std::vector<int64_t> stop;  // tokens that end the text; the token itself is not returned
 };
 
 // Continues `prompt` (at least one token). `on_token` sees each token as it comes and may return false to stop.

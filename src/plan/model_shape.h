@@ -18,14 +18,14 @@ struct RopeShape {
   enum class Type { standard, linear, llama3, yarn };
   Type type = Type::standard;
   double theta = 10000.0;
-  double factor = 1.0;                                     // linear, llama3, yarn
-  double low_freq_factor = 1.0;                            // llama3
-  double high_freq_factor = 4.0;                           // llama3
-  double original_max_positions = 0.0;                     // llama3, yarn: original_max_position_embeddings
-  double beta_fast = 32.0, beta_slow = 1.0;                // yarn
-  std::optional<double> attention_factor = {};             // yarn
-  std::optional<double> mscale = {}, mscale_all_dim = {};  // yarn
-  bool truncate = true;                                    // yarn
+  double factor = 1.0;                                    // linear, llama3, yarn
+  double low_freq_factor = 1.0;                           // llama3
+  double high_freq_factor = 4.0;                          // llama3
+  double original_max_positions = 0.0;                    // llama3, yarn: original_max_position_embeddings
+  double beta_fast = 32.0, beta_slow = 1.0;               // yarn
+  std::optional<double> attention_factor = std::nullopt;  // yarn
+  std::optional<double> mscale = std::nullopt, mscale_all_dim = std::nullopt;  // yarn
+  bool truncate = true;                                                        // yarn
 
   bool operator==(const RopeShape&) const = default;
 };
