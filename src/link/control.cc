@@ -165,7 +165,8 @@ void Control::leave() {
   if (std::exchange(leaving_, true)) return;
   send_all(Message::Type::goodbye, "");
   changed_.wait_for(lock, failure_ ? kLeavePatienceAfterFailure : kLeavePatience, [this] {
-    return std::all_of(peers_.begin(), peers_.end(), [](const Peer& each) { return !each.stream || each.left || each.answered; });
+    return std::all_of(peers_.begin(), peers_.end(),
+                       [](const Peer& each) { return !each.stream || each.left || each.answered; });
   });
   stop_ = true;
   wake();

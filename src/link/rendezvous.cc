@@ -23,34 +23,6 @@ constexpr seconds kWrongKeyPatience{3};
 // The others leave the verdict on who is missing to rank 0, and give up this much later.
 constexpr seconds kAfterRankZero{2};
 
-// What a joining rank says of itself.
-struct Hello {
-  uint32_t version = kWireVersion;
-  int32_t size = 0;
-  int32_t lanes = 0;
-  Member member;
-
-  std::string encode() const {
-    return Encoder().put(version).put(size).put(lanes).put(member.pid).put(member.host).put(member.address).take();
-  }
-  static Hello decode(std::string_view bytes) {
-    Decoder decoder(bytes);
-    Hello hello;
-    hello.version = decoder.get<uint32_t>();
-    if (hello.version != kWireVersion) return hello;  // the rest may look different there
-    hello.size = decoder.get<int32_t>();
-    hello.lanes = decoder.get<int32_t>();
-    hello.member.pid = decoder.get<int64_t>();
-    hello.member.host = decoder.text();
-    hello.member.address = decoder.text();
-    return hello;
-  }
-};
-
-std::string who(size_t rank, const Member& member) {
-  return fmt::format("rank {} ({}, process {})", rank, member.host, member.pid);
-}
-
 std::string encode(const Error& error) {
   return Encoder().put(static_cast<uint8_t>(error.kind())).put(std::string_view(error.what())).take();
 }
@@ -69,8 +41,10 @@ class Rendezvous {
  public:
   explicit Rendezvous(const Place& place)
       : place_(place), key_(place.job_key), deadline_(Deadline::after(place.timeout)) {
-    self_.host = host_name();
-    self_.pid = ::getpid();
+    hello_.size = place.size;
+    hello_.lanes = place.lanes;
+    hello_.member.host = host_name();
+    hello_.member.pid = ::getpid();
     wiring_.members.resize(ranks());
     wiring_.control.resize(ranks());
   }
@@ -147,7 +121,7 @@ class Rendezvous {
       }
     }
     acceptor_.emplace(std::move(listener), key_, place_.rank);
-    self_.address = acceptor_->address().text();
+    hello_.member.address = acceptor_->address().text();
   }
 
   Fd inherited_listener() const {
@@ -167,17 +141,17 @@ class Rendezvous {
   void admit_all() {
     const auto start = Clock::now();
     auto remind = start + kStillWaitingAfter;
-    wiring_.members[0] = self_;
-    lanes_ = place_.lanes != 0 ? place_.lanes : place_.default_lanes;
+    wiring_.members[0] = hello_.member;
+    if (hello_.lanes == 0) hello_.lanes = place_.default_lanes;
     for (std::vector<int> missing = absent(); !missing.empty(); missing = absent()) {
       if (deadline_.expired()) {
         fail(ErrorKind::timeout,
              "{} of {} did not join the job at {} within {:.1f} s: start every rank with the same "
              "MLX_JACCL_COORDINATOR, MLX_WORLD_SIZE and TRUNKLINE_JOB_KEY",
-             list(missing), place_.size, self_.address, std::chrono::duration<double>(place_.timeout).count());
+             list(missing), place_.size, hello_.member.address, std::chrono::duration<double>(place_.timeout).count());
       }
       if (Clock::now() > remind) {
-        spdlog::warn("waiting at {} for {} of {}", self_.address, list(missing), place_.size);
+        spdlog::warn("waiting at {} for {} of {}", hello_.member.address, list(missing), place_.size);
         remind += kStillWaitingAfter;
       }
       if (auto proven = acceptor_->next(slice_ms())) admit(std::move(*proven));
@@ -198,8 +172,9 @@ class Rendezvous {
     MessageStream stream(std::move(proven.fd));
     const Hello hello = Hello::decode(proven.payload);
     const size_t from = proven.claim.from;
+    const bool taken = from == 0 || (from < ranks() && wiring_.control[from]);
     try {
-      check_hello(from, hello);
+      check_fits(from, hello, hello_, taken ? &wiring_.members[from] : nullptr);
     } catch (const Error& error) {
       stream.write(Message::Type::refusal, encode(error));
       throw;
@@ -208,33 +183,9 @@ class Rendezvous {
     wiring_.control[from] = std::move(stream);
   }
 
-  void check_hello(size_t from, const Hello& hello) const {
-    if (hello.version != kWireVersion) {
-      fail(ErrorKind::mismatch,
-           "rank {} speaks wire version {}, rank 0 ({}) version {}: install the same Trunkline on both", from,
-           hello.version, self_.host, kWireVersion);
-    }
-    if (hello.size != place_.size) {
-      fail(ErrorKind::mismatch, "{} was told that the job has {} ranks, {} that it has {}", who(from, hello.member),
-           hello.size, who(0, self_), place_.size);
-    }
-    if (from >= ranks()) {
-      fail(ErrorKind::mismatch, "{} joined the job of {}, which has only {} ranks", who(from, hello.member),
-           who(0, self_), place_.size);
-    }
-    if (from == 0 || wiring_.control[from]) {
-      fail(ErrorKind::mismatch, "two processes say that they are rank {}: process {} on {} and process {} on {}", from,
-           wiring_.members[from].pid, wiring_.members[from].host, hello.member.pid, hello.member.host);
-    }
-    if (hello.lanes != 0 && hello.lanes != lanes_) {
-      fail(ErrorKind::mismatch, "{} wants {} lanes, {} has {}: set TRUNKLINE_LANES alike for every rank",
-           who(from, hello.member), hello.lanes, who(0, self_), lanes_);
-    }
-  }
-
   void welcome_all() {
     Encoder table;
-    table.put(static_cast<uint32_t>(lanes_));
+    table.put(static_cast<uint32_t>(hello_.lanes));
     for (const Member& each : wiring_.members) table.put(each.pid).put(each.host).put(each.address);
     const std::string bytes = table.take();
     for (MessageStream& each : wiring_.control) each.write(Message::Type::welcome, bytes);
@@ -287,14 +238,10 @@ class Rendezvous {
     if (!fd) return false;
     // The address by which this rank reaches rank 0 is the one that it can be reached at.
     acceptor_.emplace(listen_on(Address::local_of(fd.get()).with_port(0)), key_, place_.rank);
-    self_.address = acceptor_->address().text();
-    Hello hello;
-    hello.size = place_.size;
-    hello.lanes = place_.lanes;
-    hello.member = self_;
+    hello_.member.address = acceptor_->address().text();
     const Claim claim{Claim::Purpose::join, 0, static_cast<uint32_t>(rank()), 0};
     try {
-      if (prove(fd.get(), key_, claim, hello.encode(), patience) == Verdict::wrong_key) {
+      if (prove(fd.get(), key_, claim, hello_.encode(), patience) == Verdict::wrong_key) {
         reason = "does not have this job's key";
         if (!wrong_key) wrong_key = Deadline::after(kWrongKeyPatience);
         return false;
@@ -311,7 +258,7 @@ class Rendezvous {
   void await_welcome() {
     const Message message = await(wiring_.control[0], Message::Type::welcome);
     Decoder decoder(message.payload);
-    lanes_ = static_cast<int>(decoder.get<uint32_t>());
+    hello_.lanes = static_cast<int32_t>(decoder.get<uint32_t>());
     for (Member& each : wiring_.members) {
       each.pid = decoder.get<int64_t>();
       each.host = decoder.text();
@@ -350,7 +297,7 @@ class Rendezvous {
         }
       }
       if (deadline_.expired()) {
-        fail(ErrorKind::timeout, "rank {} ({}) could not connect to {} at {}: {}", rank(), self_.host,
+        fail(ErrorKind::timeout, "rank {} ({}) could not connect to {} at {}: {}", rank(), hello_.member.host,
              who(peer, member), address.text(), reason);
       }
       ::poll(nullptr, 0, static_cast<int>(kRetryEvery.count()));
@@ -362,7 +309,7 @@ class Rendezvous {
     for (std::vector<int> missing = unconnected(); !missing.empty(); missing = unconnected()) {
       if (deadline_.expired()) {
         fail(ErrorKind::timeout, "{} of {} joined the job but did not connect to rank {} at {} within {:.1f} s",
-             list(missing), place_.size, place_.rank, self_.address,
+             list(missing), place_.size, place_.rank, hello_.member.address,
              std::chrono::duration<double>(place_.timeout).count());
       }
       auto proven = acceptor_->next(slice_ms());
@@ -393,7 +340,7 @@ class Rendezvous {
   }
 
   void prepare_lanes() {
-    wiring_.lanes.resize(static_cast<size_t>(lanes_));
+    wiring_.lanes.resize(static_cast<size_t>(hello_.lanes));
     for (auto& links : wiring_.lanes) links.resize(ranks());
   }
 
@@ -422,9 +369,8 @@ class Rendezvous {
   const Place& place_;
   const JobKey key_;
   const Deadline deadline_;
-  Member self_;
+  Hello hello_;  // of this rank; its lanes are those of the job once they are known
   std::string rank_zero_;
-  int lanes_ = 0;
   std::optional<Acceptor> acceptor_;
   Wiring wiring_;
 };

@@ -9,13 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "link/hello.h"
 #include "link/message.h"
 #include "link/tcp_link.h"
 
 namespace trunkline {
-
-// What travels between ranks after the handshake; ranks of different versions refuse each other.
-inline constexpr uint32_t kWireVersion = 1;
 
 struct Place {
   int rank = 0;
@@ -26,12 +24,6 @@ struct Place {
   std::chrono::milliseconds timeout{60'000};
   int lanes = 0;          // 0: whatever rank 0 says
   int default_lanes = 1;  // what rank 0 says when it has no wish of its own
-};
-
-struct Member {
-  std::string host;
-  int64_t pid = 0;
-  std::string address;  // where it listens during the rendezvous
 };
 
 struct Wiring {
