@@ -125,7 +125,7 @@ void Control::serve(size_t peer) {
   } catch (const Error& error) {
     return lost(peer, error.what());
   }
-  if (!open) lost(peer, "its control connection is gone");
+  if (!open) lost(peer, fmt::format("its control connection ended ({})", each.stream.ending()));
 }
 
 void Control::handle(size_t peer, const Message& message) {

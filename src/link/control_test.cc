@@ -67,7 +67,8 @@ TEST_F(ControlTest, AConnectionThatEndsWithoutGoodbyeIsADeath) {
   for (MessageStream& each : streams_[1]) each.close();
   for (const Control* each : {a.get(), c.get()}) {
     EXPECT_EQ(failure_of(*each),
-              "rank 1 (host1) died: its control connection is gone without a goodbye; its last operation was number 7");
+              "rank 1 (host1) died: its control connection ended (closed) without a goodbye; its last operation was "
+              "number 7");
   }
 }
 

@@ -30,7 +30,10 @@ bool MessageStream::read() {
   std::byte buffer[4096];
   for (;;) {
     const auto count = read_some(fd_.get(), buffer);
-    if (!count) return false;
+    if (!count) {
+      ending_ = errno == 0 ? "closed" : std::strerror(errno);
+      return false;
+    }
     if (*count == 0) return true;
     in_.append(reinterpret_cast<const char*>(buffer), *count);
   }

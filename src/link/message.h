@@ -90,12 +90,14 @@ class MessageStream {
 
   // Takes what has come without waiting; false once the other side has closed or the connection is lost.
   bool read();
+  const std::string& ending() const { return ending_; }  // why read() said so
+
   // The next whole message. Throws Error(peer) on bytes that are none.
   std::optional<Message> next();
 
  private:
   Fd fd_;
-  std::string in_, out_;
+  std::string in_, out_, ending_;
 };
 
 }  // namespace trunkline
