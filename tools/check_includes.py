@@ -62,7 +62,7 @@ STANDARD = set("""algorithm any array atomic barrier bit bitset cassert cctype c
 # Headers of the operating systems, under the table's word POSIX. Those that C has too declare more in POSIX than in C++.
 POSIX = set("""aio.h dirent.h dlfcn.h fcntl.h fnmatch.h glob.h grp.h ifaddrs.h langinfo.h libgen.h malloc.h netdb.h poll.h pthread.h pwd.h
     sched.h semaphore.h signal.h spawn.h strings.h syslog.h termios.h ucontext.h unistd.h util.h utime.h pty.h
-    crt_externs.h libproc.h sysexits.h limits.h stdio.h stdlib.h string.h time.h""".split())
+    crt_externs.h libproc.h malloc.h sysexits.h limits.h stdio.h stdlib.h string.h time.h""".split())
 POSIX_FOLDERS = {"sys", "net", "netinet", "arpa", "linux", "mach", "mach-o"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)"|(\S.*))')
