@@ -26,7 +26,7 @@ step "format" format
 step "lint" lint
 step "compile and link for macOS" tools/macos_compile.sh
 step "address and undefined-behaviour sanitizers, the fast tests" sanitize asan
-step "thread sanitizer, the tests of base, link, fabric and comm" sanitize tsan --target base_test fabric_test
+step "thread sanitizer, the tests of base, link, fabric and comm" sanitize tsan --target base_test link_test fabric_test comm_test
 
 [ -z "$failed" ] || die "check failed: $failed"
 say "check passed"
