@@ -10,7 +10,7 @@ foreach(header fmt spdlog nlohmann CLI yaml-cpp hwy isa-l isa-l.h sodium sodium.
   file(CREATE_LINK /usr/include/${header} ${shim}/${header} SYMBOLIC)
 endforeach()
 
-foreach(name fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json yaml-cpp yaml-cpp::yaml-cpp CLI11::CLI11
+foreach(name fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json yaml-cpp::yaml-cpp CLI11::CLI11
     PkgConfig::hwy PkgConfig::isal PkgConfig::sodium)
   add_library(${name} INTERFACE IMPORTED)
   target_include_directories(${name} SYSTEM INTERFACE ${shim})
