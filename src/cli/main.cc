@@ -25,8 +25,7 @@ int run(int argc, char** argv) {
 
   CLI::App app("Private fine-tuning of large language models on a few machines on a desk.", "trunkline");
   app.require_subcommand(1);
-  app.set_version_flag("--version",
-                       [] { return fmt::format("trunkline {}\n{}", version(), describe_backend()); });
+  app.set_version_flag("--version", [] { return fmt::format("trunkline {}\n{}", version(), describe_backend()); });
   const std::vector<Command> commands = {train_command(app), generate_command(app), launch_command(app)};
   try {
     app.parse(ours);
