@@ -117,10 +117,8 @@ void check_tensors(const Checkpoint& source, const Parameters& tensors) {
   }
 }
 
-}  // namespace
-
-void save_checkpoint(const Checkpoint& source, const Parameters& tensors, const fs::path& directory,
-                     std::optional<mx::Dtype> dtype, uint64_t shard_bytes) {
+void save(const Checkpoint& source, const Parameters& tensors, const fs::path& directory,
+          std::optional<mx::Dtype> dtype, uint64_t shard_bytes) {
   check_tensors(source, tensors);
   fs::create_directories(directory);
   if (fs::equivalent(source.directory, directory)) {
@@ -155,6 +153,17 @@ void save_checkpoint(const Checkpoint& source, const Parameters& tensors, const 
     written.insert(file);
   }
   remove_old_weights(directory, written);
+}
+
+}  // namespace
+
+void save_checkpoint(const Checkpoint& source, const Parameters& tensors, const fs::path& directory,
+                     std::optional<mx::Dtype> dtype, uint64_t shard_bytes) {
+  try {
+    save(source, tensors, directory, dtype, shard_bytes);
+  } catch (const fs::filesystem_error& error) {
+    fail(ErrorKind::system, "saving the model in {}: {}", directory.string(), error.what());
+  }
 }
 
 }  // namespace trunkline

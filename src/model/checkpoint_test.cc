@@ -354,6 +354,8 @@ TEST(SaveCheckpoint, SourceMayBeReadOnlyAndIsNeverTheTarget) {
   EXPECT_NE(fs::status(folder / "out/config.json").permissions() & fs::perms::owner_write, fs::perms::none);
   fs::permissions(model, fs::perms::owner_all);
   EXPECT_THAT(error_of([&] { save_checkpoint(source, source.tensors, model); }), HasSubstr("over its own source"));
+  write_file(folder / "file", "");
+  EXPECT_THAT(error_of([&] { save_checkpoint(source, source.tensors, folder / "file"); }), HasSubstr("/file"));
   save_checkpoint(source, source.tensors, model / "tuned");
   EXPECT_FALSE(fs::exists(model / "tuned/tuned"));
 }
