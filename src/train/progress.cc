@@ -39,12 +39,15 @@ void rewind(const fs::path& path, int64_t done) {
 }  // namespace
 
 Progress::Progress(const fs::path& output, int64_t done, int64_t total, int64_t steps_per_report, bool quiet)
-    : quiet_(quiet), terminal_(is_terminal(stdout)), first_(done), total_(total), steps_per_report_(steps_per_report) {
+    : quiet_(quiet),
+      terminal_(is_terminal(stdout)),
+      metrics_path_(output / "metrics.jsonl"),
+      total_(total),
+      steps_per_report_(steps_per_report) {
   if (quiet_) return;
-  const fs::path path = output / "metrics.jsonl";
-  rewind(path, done);
-  metrics_.open(path, std::ios::app);
-  if (!metrics_) fail(ErrorKind::system, "cannot write {}", path.string());
+  rewind(metrics_path_, done);
+  metrics_.open(metrics_path_, std::ios::app);
+  if (!metrics_) fail(ErrorKind::system, "cannot write {}", metrics_path_.string());
 }
 
 std::string Progress::describe(int64_t number, const Window& window, double learning_rate) const {
@@ -54,24 +57,28 @@ std::string Progress::describe(int64_t number, const Window& window, double lear
                      static_cast<double>(window.targets) / window.seconds, duration(left));
 }
 
+void Progress::write(const std::string& line) {
+  metrics_ << line << '\n' << std::flush;
+  if (!metrics_) fail(ErrorKind::system, "cannot write {} (is the disk full?)", metrics_path_.string());
+}
+
 void Progress::step(int64_t number, const StepResult& result, double learning_rate, double seconds,
                     int64_t trained_tokens) {
   if (quiet_) return;
   const auto targets = static_cast<double>(result.targets);
-  metrics_ << nlohmann::ordered_json{{"step", number},
-                                     {"loss", result.loss},
-                                     {"learning_rate", learning_rate},
-                                     {"grad_norm", result.grad_norm},
-                                     {"seconds", seconds},
-                                     {"tokens_per_s", targets / seconds},
-                                     {"target_tokens", result.targets},
-                                     {"tokens", result.tokens},
-                                     {"trained_tokens", trained_tokens},
-                                     {"process_bytes", process_memory().now},
-                                     {"process_peak_bytes", process_memory().peak},
-                                     {"mlx_peak_bytes", mlx::core::get_peak_memory()}}
-                  .dump()
-           << std::endl;
+  write(nlohmann::ordered_json{{"step", number},
+                               {"loss", result.loss},
+                               {"learning_rate", learning_rate},
+                               {"grad_norm", result.grad_norm},
+                               {"seconds", seconds},
+                               {"tokens_per_s", targets / seconds},
+                               {"target_tokens", result.targets},
+                               {"tokens", result.tokens},
+                               {"trained_tokens", trained_tokens},
+                               {"process_bytes", process_memory().now},
+                               {"process_peak_bytes", process_memory().peak},
+                               {"mlx_peak_bytes", mlx::core::get_peak_memory()}}
+            .dump());
   seconds_ += seconds;
   ++steps_;
   window_.loss += result.loss * targets;
@@ -90,12 +97,11 @@ void Progress::step(int64_t number, const StepResult& result, double learning_ra
 
 void Progress::loss(int64_t number, const char* name, double loss, double seconds) {
   if (quiet_) return;
-  metrics_ << nlohmann::ordered_json{{"step", number},
-                                     {fmt::format("{}_loss", name), loss},
-                                     {fmt::format("{}_perplexity", name), std::exp(loss)},
-                                     {fmt::format("{}_seconds", name), seconds}}
-                  .dump()
-           << std::endl;
+  write(nlohmann::ordered_json{{"step", number},
+                               {fmt::format("{}_loss", name), loss},
+                               {fmt::format("{}_perplexity", name), std::exp(loss)},
+                               {fmt::format("{}_seconds", name), seconds}}
+            .dump());
   say(fmt::format("step {}/{}  {} loss {:.4f}  ({})", number, total_, name, loss, duration(seconds)));
 }
 

@@ -30,8 +30,11 @@ class Progress {
   };
   std::string describe(int64_t number, const Window& window, double learning_rate) const;
 
+  void write(const std::string& line);  // to metrics.jsonl
+
   bool quiet_, terminal_;
-  int64_t first_, total_, steps_per_report_;
+  std::filesystem::path metrics_path_;
+  int64_t total_, steps_per_report_;
   double seconds_ = 0.0;  // of all steps here
   int64_t steps_ = 0;
   Window window_;
