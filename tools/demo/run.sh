@@ -8,7 +8,7 @@ python=.venv/bin/python
 trunkline=build/release/trunkline
 made=.cache/demo        # the model as it comes, the data set, answers
 output=demo-output      # the trained model
-ranks=2 rows=8 steps=16 # 16 steps of 8 rows: part of an epoch
+ranks=2 rows=8 steps=24 # part of an epoch
 rate=1e-4
 
 say() { printf '\n== %s\n' "$*"; }
@@ -36,7 +36,7 @@ train() {
   rm -f $made/after.txt
   # tee -i: after Ctrl-C the ranks finish their step, save and say so.
   "$trunkline" launch -n $ranks -- "$trunkline" train --model $made/model --data $made/data --output $output ${resume:+--resume} \
-    --mask-prompt --batch-size $rows --iters $steps --learning-rate $rate --lr-schedule cosine --warmup 2 \
+    --mask-prompt --batch-size $rows --iters $steps --learning-rate $rate \
     --val-batches 3 --steps-per-eval 8 --steps-per-report 1 2>&1 | tee -i $made/train.log ||
     fail "the training ended early; what is said above is why." \
       "To go on from its last checkpoint run ./run demo again; to begin again, remove $output first"
