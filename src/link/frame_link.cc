@@ -1,0 +1,100 @@
+#include "link/frame_link.h"
+
+namespace trunkline {
+namespace {
+
+constexpr size_t kPaceSends = 32;  // over how many sends speed is measured
+
+}  // namespace
+
+FrameLink::FrameLink(const Limits& limits, const Times& times)
+    : limits_(limits),
+      times_(times),
+      flights_(4 * (limits.send_depth + limits.peer_receives)),
+      sends_(limits.send_depth),
+      unread_(limits.send_depth),
+      probe_interval_(times.replay_floor) {
+  peer_.posted = limits.peer_receives;
+}
+
+void FrameLink::post(Flight flight, FrameTime now) {
+  flight.since = now;
+  if (sends_.empty()) {
+    progress_ = busy_since_ = now;
+    busy_bytes_ = busy_sends_ = 0;
+  }
+  ++(flight.kind == Flight::Kind::data ? data_ : credits_);
+  queued_bytes_ += flight.bytes;
+  sends_.push(flights_.end());
+  unread_.push(flight);
+  flights_.push(flight);
+}
+
+Flight FrameLink::completed(FrameTime now) {
+  const uint64_t place = sends_.pop();
+  const Flight flight = unread_.pop();
+  progress_ = now;
+  queued_bytes_ -= flight.bytes;
+  busy_bytes_ += flight.bytes;
+  ++busy_sends_;
+  seconds_per_byte_ =
+      std::chrono::duration<double>(now - busy_since_).count() / static_cast<double>(std::max<size_t>(busy_bytes_, 1));
+  if (busy_sends_ == kPaceSends) {
+    busy_since_ = now;
+    busy_bytes_ = busy_sends_ = 0;
+  }
+  if (flights_.holds(place)) {
+    flights_[place].sent = true;
+    flights_[place].since = now;
+  }
+  return flight;
+}
+
+bool FrameLink::learn(const Credit::Link& link) {
+  if (link.heard > flights_.end() || link.posted < peer_.posted || link.taken < peer_.taken) return false;
+  if (link.taken > peer_.taken) {
+    strikes_ = 0;
+    suspended_ = false;
+    probe_interval_ = times_.replay_floor;
+  }
+  peer_ = link;
+  resolved_below_ = std::max(resolved_below_, link.heard);
+  return true;
+}
+
+void FrameLink::named(uint64_t place, FrameTime now) {
+  if (!flights_.holds(place)) return;
+  Flight& flight = flights_[place];
+  if (!resolve(flight) || !flight.first) return;  // an earlier attempt may be the one that came
+  resolved_below_ = std::max(resolved_below_, place + 1);
+  if (!flight.sent) return;
+  const FrameTime took = now - flight.since;
+  usual_ = usual_ == FrameTime(0) ? took : (7 * usual_ + took) / 8;
+  backoff_ = 1;
+}
+
+FrameTime FrameLink::expires_at() const {
+  FrameTime at = FrameTime::max();
+  if (!flights_.empty() && flights_.front().sent) at = flights_.front().since + replay_after();
+  if (!sends_.empty() && !suspended_) at = std::min(at, stalls_at());
+  return at;
+}
+
+void FrameLink::probed(FrameTime now) {
+  probe_at_ = now + probe_interval_;
+  probe_interval_ = std::min(2 * probe_interval_, times_.longest);
+}
+
+bool FrameLink::resolve(Flight& flight) {
+  if (flight.resolved) return false;
+  flight.resolved = true;
+  --(flight.kind == Flight::Kind::data ? data_ : credits_);
+  return true;
+}
+
+void FrameLink::suspend(FrameTime now) {
+  suspended_ = true;
+  probe_at_ = now;
+}
+
+}  // namespace trunkline

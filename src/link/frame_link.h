@@ -1,0 +1,170 @@
+// The sending side of one link (one queue pair on one cable): which messages are on their way, how many more the peer
+// has receives for, how fast it is, and whether it works.
+//
+// A message is unresolved from its post until the peer is known to have taken it or it counts as lost. Messages arrive
+// in order within a link; so once one has been taken, those before it have come too or never will.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "link/credit.h"
+#include "link/ring.h"
+
+namespace trunkline {
+
+using FrameTime = std::chrono::nanoseconds;  // since any moment that stays the same
+
+// A message that has been posted.
+struct Flight {
+  enum class Kind : uint8_t { data, credit, ask };
+  Kind kind = Kind::data;
+  bool first = true;      // a frame that was not sent before
+  bool resolved = false;  // taken or lost
+  bool sent = false;      // the link has read it from its slot
+  uint8_t phase = 0;      // of data
+  uint32_t bytes = 0;
+  uint32_t slot = 0;      // of data
+  uint64_t sequence = 0;  // of data: the operation
+  uint64_t index = 0;     // of data: the frame in its stream
+  FrameTime since{0};     // posted or, once it is sent, sent
+};
+
+class FrameLink {
+ public:
+  struct Limits {
+    size_t send_depth;     // sends that the link accepts at a time
+    size_t receives;       // that this rank has posted on it before the first message comes
+    size_t peer_receives;  // that the peer has
+  };
+  struct Times {
+    FrameTime replay_floor;  // a message that is not named for that long, or four usual times, is lost
+    FrameTime longest;       // that the replay time and the time between probes grow to
+  };
+
+  FrameLink(const Limits& limits, const Times& times);
+
+  // --- posting
+
+  bool can_post() const { return sends_.end() - sends_.begin() < limits_.send_depth && !flights_.full(); }
+  // How many receives of the peer are free for data, all told; not positive: none.
+  int64_t room() const { return static_cast<int64_t>(peer_.posted - peer_.taken) - static_cast<int64_t>(data_); }
+  size_t unresolved_credits() const { return credits_; }
+  const Credit::Link& peer() const { return peer_; }
+  bool is_unresolved(uint64_t place) const { return flights_.holds(place) && !flights_[place].resolved; }
+  uint64_t next_place() const { return flights_.end(); }
+  void post(Flight flight, FrameTime now);
+  // The oldest send has completed; sends complete in order.
+  Flight completed(FrameTime now);
+  // How long until `bytes` more have left. `usual`: seconds a byte, while this link's own speed is not known.
+  double seconds_for(size_t bytes, double usual) const {
+    return static_cast<double>(queued_bytes_ + bytes) * (seconds_per_byte_ > 0 ? seconds_per_byte_ : usual);
+  }
+  double seconds_per_byte() const { return seconds_per_byte_; }
+
+  // --- learning what became of it
+
+  // The peer says so of its side of this link. False if it cannot be true.
+  bool learn(const Credit::Link& link);
+  // The frame that was posted at this place has come.
+  void named(uint64_t place, FrameTime now);
+  // Forgets what is resolved, once all that a credit message says is known. `peer_sequence`: all frames of earlier
+  // operations have come. Calls lost(flight, place) for messages that did not come.
+  template <typename Lost>
+  void settle(uint64_t peer_sequence, Lost lost);
+  // Gives up what has waited too long.
+  template <typename Lost>
+  void expire(FrameTime now, Lost lost);
+  FrameTime expires_at() const;  // the next time to call it; max() if never
+
+  // --- health
+
+  bool suspended() const { return suspended_; }
+  FrameTime probe_at() const { return probe_at_; }  // of a suspended link
+  void probed(FrameTime now);
+  FrameTime replay_after() const {
+    return std::min(std::max(times_.replay_floor, 4 * usual_) * backoff_, times_.longest);
+  }
+
+ private:
+  static constexpr int kStrikes = 2;
+
+  FrameTime stalls_at() const { return progress_ + std::max(8 * replay_after(), times_.longest); }
+  bool resolve(Flight& flight);
+  void suspend(FrameTime now);
+  template <typename Lost>
+  void lose_all(Lost lost);
+
+  Limits limits_;
+  Times times_;
+  Ring<Flight> flights_;         // by place: what may be unresolved
+  Ring<uint64_t> sends_;         // places of what the link has not read yet
+  Ring<Flight> unread_;          // the same, as flights: they may be resolved, and forgotten, before
+  Credit::Link peer_;            // its newest word
+  uint64_t resolved_below_ = 0;  // places
+  size_t data_ = 0, credits_ = 0;
+
+  FrameTime usual_{0};  // smoothed, from sent to named
+  int backoff_ = 1;
+  FrameTime progress_{0};  // the last time that a send completed, or the first of several was posted
+  int strikes_ = 0;        // times that messages were lost since the peer last took one
+  bool suspended_ = false;
+  FrameTime probe_at_{0}, probe_interval_{0};
+
+  size_t queued_bytes_ = 0;
+  double seconds_per_byte_ = 0;
+  FrameTime busy_since_{0};
+  size_t busy_bytes_ = 0, busy_sends_ = 0;
+};
+
+template <typename Lost>
+void FrameLink::settle(uint64_t peer_sequence, Lost lost) {
+  while (!flights_.empty()) {
+    const uint64_t place = flights_.begin();
+    Flight& flight = flights_.front();
+    if (!flight.resolved) {
+      const bool come = flight.kind == Flight::Kind::data && flight.sequence < peer_sequence;
+      if (!come && place >= resolved_below_) return;
+      if (come && flight.first) resolved_below_ = std::max(resolved_below_, place + 1);
+      resolve(flight);
+      if (!come) lost(flight, place);
+    }
+    flights_.pop();
+  }
+}
+
+template <typename Lost>
+void FrameLink::expire(FrameTime now, Lost lost) {
+  if (!sends_.empty() && !suspended_ && now >= stalls_at()) {
+    lose_all(lost);
+    return suspend(now);
+  }
+  bool struck = false;
+  while (!flights_.empty()) {
+    const uint64_t place = flights_.begin();
+    Flight& flight = flights_.front();
+    if (!flight.resolved) {
+      if (!flight.sent || now < flight.since + replay_after()) break;
+      resolve(flight);
+      lost(flight, place);
+      struck = struck || flight.kind != Flight::Kind::credit;
+    }
+    flights_.pop();
+  }
+  if (!struck || suspended_) return;
+  backoff_ = std::min(2 * backoff_, 64);
+  if (++strikes_ < kStrikes) return;
+  lose_all(lost);
+  suspend(now);
+}
+
+template <typename Lost>
+void FrameLink::lose_all(Lost lost) {
+  for (; !flights_.empty(); flights_.pop()) {
+    if (resolve(flights_.front())) lost(flights_.front(), flights_.begin());
+  }
+}
+
+}  // namespace trunkline
