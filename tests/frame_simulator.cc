@@ -12,11 +12,12 @@ using trunkline::simulator::Outcome;
 using trunkline::simulator::Schedule;
 
 void print(const Outcome& outcome) {
-  fmt::print("{} messages, {} of them credits; {} lost, {} damaged, {} found no receive, {} repeats, {} duplicates; "
-             "{:.3f} s of virtual time{}\n",
-             outcome.messages, outcome.credits, outcome.lost, outcome.damaged, outcome.overrun, outcome.repeats,
-             outcome.duplicates, std::chrono::duration<double>(outcome.took).count(),
-             outcome.error ? ", an error that is due" : "");
+  fmt::print(
+      "{} messages, {} of them credits; {} lost, {} damaged, {} found no receive, {} repeats, {} duplicates; "
+      "{:.3f} s of virtual time{}\n",
+      outcome.messages, outcome.credits, outcome.lost, outcome.damaged, outcome.overrun, outcome.repeats,
+      outcome.duplicates, std::chrono::duration<double>(outcome.took).count(),
+      outcome.error ? ", an error that is due" : "");
 }
 
 bool passes(const Schedule& schedule) {

@@ -58,7 +58,8 @@ class Reader {
 
 size_t write_credit(std::span<std::byte> slot, const Credit& credit, uint32_t generation, bool checksum) {
   Writer out(slot.data() + kFrameHeaderBytes);
-  out.put(Prefix{credit.gives, credit.place, static_cast<uint32_t>(credit.link_count), static_cast<uint32_t>(credit.stream_count)});
+  out.put(Prefix{credit.gives, credit.place, static_cast<uint32_t>(credit.link_count),
+                 static_cast<uint32_t>(credit.stream_count)});
   for (size_t i = 0; i < credit.link_count; ++i) out.put(credit.links[i]);
   for (size_t i = 0; i < credit.stream_count; ++i) {
     const Credit::Stream& stream = credit.streams[i];

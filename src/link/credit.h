@@ -31,9 +31,9 @@ struct Credit {
   uint64_t sequence = 0;     // operations that this rank has begun with this peer: all frames of earlier ones have come
   FrameOperation operation;  // the latest of them
   std::array<uint64_t, kFramePhases> gives{};  // bytes of each stream that its sender gives in it
-  bool asks = false;     // for a credit message in return
-  bool settled = false;  // all frames that its sender gave in earlier operations were named
-  uint64_t place = 0;        // of this message among all sent on the link that it travels on
+  bool asks = false;                           // for a credit message in return
+  bool settled = false;                        // all frames that its sender gave in earlier operations were named
+  uint64_t place = 0;                          // of this message among all sent on the link that it travels on
   size_t link_count = 0, stream_count = 0;
   Link links[kMaxTrunkLinks];
   Stream streams[2 * kFramePhases];

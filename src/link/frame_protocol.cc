@@ -19,7 +19,7 @@ std::vector<size_t> receives_of(const FrameProtocol::Options& options) {
 FrameProtocol::FrameProtocol(const Options& options)
     : options_(options),
       sender_(options.frame_bytes, options.slots),
-      receiver_(options.frame_bytes, receives_of(options)),
+      receiver_(options.frame_bytes, options.credit_reserve, receives_of(options)),
       local_(options.links.size()),
       ask_interval_(options.times.replay_floor) {
   assert(!options.links.empty() && options.links.size() <= kMaxTrunkLinks);
@@ -128,6 +128,10 @@ bool FrameProtocol::take_data(size_t link, uint32_t slot, const FrameHeader& hea
     ++counts_.duplicates;
     return false;
   }
+  if (outcome == FrameReceiver::Outcome::refused) {
+    ++counts_.refused;
+    return false;
+  }
   if (current && receiver_.complete()) report_now_ = true;
   return true;
 }
@@ -175,8 +179,8 @@ void FrameProtocol::take_credit(size_t link, const Frame& frame, FrameTime now) 
                possible;
   }
   if (credit.sequence > sequence_ && credit.settled && !receiver_.complete()) {
-    return set_fault(ErrorKind::mismatch, fmt::format("it has gone on after operation {}, of which this rank expects more",
-                                                      own_.number));
+    return set_fault(ErrorKind::mismatch,
+                     fmt::format("it has gone on after operation {}, of which this rank expects more", own_.number));
   }
   if (!possible) return set_fault(ErrorKind::peer, "a credit message for what was never sent");
   for (size_t i = 0; i < links_.size(); ++i) {
@@ -289,8 +293,8 @@ size_t FrameProtocol::write_credit(const Post& post, std::span<std::byte> slot) 
 
 std::optional<FrameProtocol::Post> FrameProtocol::next_data(FrameTime now) {
   std::optional<Post> result;
-  sender_.send([&](const Flight& flight, FrameSender::Need need) -> std::optional<FrameSender::Posted> {
-    const std::optional<size_t> link = link_for(need, flight.bytes);
+  sender_.send([&](const Flight& flight, FrameSender::Leaves leaves) -> std::optional<FrameSender::Posted> {
+    const std::optional<size_t> link = link_for(leaves, flight.bytes);
     if (!link) return std::nullopt;
     const FrameSender::Posted posted{static_cast<uint16_t>(*link), links_[*link].next_place()};
     links_[*link].post(flight, now);
@@ -302,14 +306,14 @@ std::optional<FrameProtocol::Post> FrameProtocol::next_data(FrameTime now) {
 
 // The link that will have moved the frame first, among those with a credit for it; the home link unless another one is
 // sooner by more than two frames. None if that link's queue is full for the moment.
-std::optional<size_t> FrameProtocol::link_for(FrameSender::Need need, size_t bytes) const {
+std::optional<size_t> FrameProtocol::link_for(FrameSender::Leaves leaves, size_t bytes) const {
   const double usual = links_[options_.home].seconds_per_byte();
   std::optional<size_t> best;
   double best_seconds = 0;
   for (size_t i = 0; i < links_.size(); ++i) {
     const size_t link = (options_.home + i) % links_.size();
     const FrameLink& each = links_[link];
-    const int64_t kept = static_cast<int64_t>(options_.credit_reserve) + static_cast<int64_t>(need) * spare_[link];
+    const int64_t kept = kept_receives(link, leaves);
     if (each.suspended() || each.room() <= kept) continue;
     double seconds = each.seconds_for(bytes, usual);
     if (link == options_.home) seconds -= 2 * static_cast<double>(bytes) * usual;
@@ -319,6 +323,16 @@ std::optional<size_t> FrameProtocol::link_for(FrameSender::Need need, size_t byt
     }
   }
   return best && links_[*best].can_post() ? best : std::nullopt;
+}
+
+int64_t FrameProtocol::kept_receives(size_t link, FrameSender::Leaves leaves) const {
+  const auto reserve = static_cast<int64_t>(options_.credit_reserve);
+  switch (leaves) {
+    case FrameSender::Leaves::least: return reserve;
+    case FrameSender::Leaves::some: return reserve + 1;
+    case FrameSender::Leaves::most: break;
+  }
+  return reserve + 1 + spare_[link];
 }
 
 FrameTime FrameProtocol::wake_at() const {

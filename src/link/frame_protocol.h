@@ -109,7 +109,7 @@ class FrameProtocol {
   const std::optional<FrameFault>& fault() const { return fault_; }
 
   struct Counts {
-    uint64_t damaged = 0, duplicates = 0, lost = 0, credits = 0;
+    uint64_t damaged = 0, duplicates = 0, refused = 0, lost = 0, credits = 0;
   };
   const Counts& counts() const { return counts_; }
   uint64_t repeats() const { return sender_.repeats(); }
@@ -142,7 +142,8 @@ class FrameProtocol {
   std::optional<Post> next_report(FrameTime now);
   std::optional<Post> next_data(FrameTime now);
   std::optional<size_t> report_link() const;
-  std::optional<size_t> link_for(FrameSender::Need need, size_t bytes) const;
+  std::optional<size_t> link_for(FrameSender::Leaves leaves, size_t bytes) const;
+  int64_t kept_receives(size_t link, FrameSender::Leaves leaves) const;
   bool may_post_credit(size_t link) const;
   Post post_credit(size_t link, bool asks, FrameTime now);
 

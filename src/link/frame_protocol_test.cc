@@ -2,12 +2,117 @@
 
 #include <gtest/gtest.h>
 
+#include "base/crc32c.h"
 #include "link/frame_simulator_test.h"
 
 namespace trunkline {
 namespace {
 
 using simulator::Outcome;
+
+constexpr std::array<uint64_t, kFramePhases> kNothing{};
+
+FrameProtocol::Options two_links() {
+  FrameProtocol::Options options;
+  options.generation = 7;
+  options.frame_bytes = 32;
+  options.slots = 4;
+  options.links.assign(2, {.send_depth = 32, .receives = 32, .peer_receives = 32});
+  return options;
+}
+
+// A frame of 8 bytes, sealed.
+std::vector<std::byte> sealed(bool checksum) {
+  std::vector<std::byte> slot(kFrameHeaderBytes + 8, std::byte{42});
+  FrameHeader header;
+  header.generation = 7;
+  header.length = 8;
+  header.stream_bytes = 8;
+  seal_frame(slot, header, checksum);
+  return slot;
+}
+
+TEST(Frame, EveryChangedBitIsDamage) {
+  const std::vector<std::byte> slot = sealed(true);
+  EXPECT_EQ(read_frame(slot, true).state, Frame::State::good);
+  EXPECT_EQ(read_frame(slot, true).payload.size(), 8u);
+  for (size_t bit = 0; bit < 8 * slot.size(); ++bit) {
+    std::vector<std::byte> changed = slot;
+    changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_EQ(read_frame(changed, true).state, Frame::State::damaged) << bit;
+  }
+  EXPECT_EQ(read_frame(std::span(slot).first(slot.size() - 1), true).state, Frame::State::damaged);
+}
+
+TEST(Frame, ChecksumsAreOnForAllOrForNone) {
+  EXPECT_EQ(read_frame(sealed(false), false).state, Frame::State::good);
+  EXPECT_EQ(read_frame(sealed(false), false).header.checksum, 0u);
+  EXPECT_EQ(read_frame(sealed(false), true).state, Frame::State::damaged);
+  EXPECT_EQ(read_frame(sealed(true), false).state, Frame::State::damaged);
+}
+
+TEST(Frame, TheChecksumOfThePayloadMayBeComputedApart) {
+  std::vector<std::byte> slot = sealed(true);
+  const FrameHeader header = read_frame(slot, true).header;
+  seal_frame(slot, header, crc32c(slot.data() + kFrameHeaderBytes, 8, checksum_seed(header)));
+  EXPECT_EQ(read_frame(slot, true).state, Frame::State::good);
+}
+
+TEST(FrameProtocol, AnotherOperationIsAFaultThatHasBothSides) {
+  FrameProtocol protocol(two_links());
+  const FrameOperation own{.number = 3, .count = 100, .kind = 1};
+  protocol.begin(own, own, kNothing, kNothing, FrameTime(0));
+  std::vector<std::byte> slot(kFrameHeaderBytes + 8);
+  FrameHeader header;
+  header.generation = 7;
+  FrameOperation theirs = own;
+  theirs.count = 200;
+  header.set_operation(theirs);
+  header.length = header.stream_bytes = 8;
+  seal_frame(slot, header, true);
+  EXPECT_FALSE(protocol.arrived(0, 0, read_frame(slot, true), FrameTime(0)));
+  ASSERT_TRUE(protocol.fault());
+  EXPECT_EQ(protocol.fault()->kind, ErrorKind::mismatch);
+  EXPECT_EQ(protocol.fault()->own, own);
+  EXPECT_EQ(protocol.fault()->theirs, theirs);
+  EXPECT_FALSE(protocol.next_post(FrameTime(0)));
+}
+
+TEST(FrameProtocol, AnotherVersionOrGenerationIsAFault) {
+  for (const bool version : {true, false}) {
+    FrameProtocol protocol(two_links());
+    std::vector<std::byte> slot(kFrameHeaderBytes);
+    FrameHeader header;
+    header.generation = version ? 7 : 6;
+    header.version = version ? kFrameVersion + 1 : kFrameVersion;
+    seal_frame(slot, header, true);
+    EXPECT_FALSE(protocol.arrived(1, 0, read_frame(slot, true), FrameTime(0)));
+    ASSERT_TRUE(protocol.fault());
+    EXPECT_EQ(protocol.fault()->kind, ErrorKind::mismatch);
+  }
+}
+
+TEST(FrameProtocol, SilenceIsAFaultOnceTheDeadlineIsPast) {
+  FrameProtocol::Options options = two_links();
+  options.deadline = std::chrono::seconds(5);
+  FrameProtocol protocol(options);
+  protocol.begin({}, {}, kNothing, kNothing, FrameTime(0));
+  protocol.advance(std::chrono::seconds(4));
+  protocol.excuse(std::chrono::seconds(4));  // it is known to be busy
+  protocol.advance(std::chrono::seconds(8));
+  EXPECT_FALSE(protocol.fault());
+  protocol.advance(std::chrono::seconds(9));
+  ASSERT_TRUE(protocol.fault());
+  EXPECT_EQ(protocol.fault()->kind, ErrorKind::timeout);
+}
+
+TEST(FrameProtocol, ALongStreamWithLosses) {
+  const Outcome outcome = simulator::simulate(simulator::long_schedule(1, 20'000, 1e-3));
+  EXPECT_EQ(outcome.failure, "");
+  EXPECT_FALSE(outcome.error);
+  EXPECT_GT(outcome.messages, 20'000u);
+  EXPECT_GT(outcome.repeats, 0u);
+}
 
 TEST(FrameProtocol, RandomSchedulesEndInRightDataOrOneError) {
   uint64_t errors = 0, lost = 0, damaged = 0, overrun = 0, repeats = 0;

@@ -8,8 +8,10 @@
 
 namespace trunkline {
 
-FrameReceiver::FrameReceiver(size_t frame_bytes, std::span<const size_t> receives)
-    : frame_bytes_(frame_bytes), deliveries_(std::accumulate(receives.begin(), receives.end(), size_t{0})) {
+FrameReceiver::FrameReceiver(size_t frame_bytes, size_t reserve, std::span<const size_t> receives)
+    : frame_bytes_(frame_bytes),
+      reserve_(reserve),
+      deliveries_(std::accumulate(receives.begin(), receives.end(), size_t{0})) {
   for (const size_t each : receives) links_.push_back({.posted = each, .taken = 0, .heard = 0});
   held_.reserve(std::accumulate(receives.begin(), receives.end(), size_t{0}));
 }
@@ -26,7 +28,7 @@ void FrameReceiver::begin(uint64_t sequence, const FrameOperation& expected,
     ahead_[phase] = {};
   }
   ahead_operation_.reset();
-  for (const Held& each : held_) accept(each.header, each.link, each.slot);
+  for (const Held& each : held_) deliver(each.header, each.link, each.slot);
   held_.clear();
 }
 
@@ -42,18 +44,37 @@ FrameReceiver::Outcome FrameReceiver::take(const FrameHeader& header, uint16_t l
 }
 
 FrameReceiver::Outcome FrameReceiver::accept(const FrameHeader& header, uint16_t link, uint32_t slot) {
-  Stream& stream = streams_[header.phase];
+  const uint64_t index = check(header);
+  const FrameSet& come = streams_[header.phase].come;
+  if (come.contains(index)) return Outcome::duplicate;
+  // Results are put away at once, so there is always a place for them.
+  if (header.phase == 0 && !has_spare(link, index == come.base() ? 1 : 2)) return Outcome::refused;
+  deliver(header, link, slot);
+  return Outcome::fresh;
+}
+
+// The frame's place in its stream of the operation under way.
+uint64_t FrameReceiver::check(const FrameHeader& header) const {
+  const Stream& stream = streams_[header.phase];
   if (header.stream_bytes != stream.bytes) {
     fail(ErrorKind::mismatch, "it sends {} bytes in phase {} of the operation, where this rank expects {}",
          header.stream_bytes, header.phase, stream.bytes);
   }
   const uint64_t index = index_of(header);
-  if (stream.come.contains(index)) return Outcome::duplicate;
   if (!stream.come.fits(index)) fail(ErrorKind::peer, "a frame at {}, too far ahead of the others", header.offset);
-  stream.come.insert(index);
+  return index;
+}
+
+void FrameReceiver::deliver(const FrameHeader& header, uint16_t link, uint32_t slot) {
+  streams_[header.phase].come.insert(check(header));
   --missing_;
   deliveries_.push({header.phase, link, slot, header.length, header.offset});
-  return Outcome::fresh;
+}
+
+// Whether so many receives are left beside those for credit messages. A sender sees to that, unless it takes frames for
+// lost that are late: then they come on top of what it reckons with.
+bool FrameReceiver::has_spare(uint16_t link, uint64_t least) const {
+  return links_[link].posted - links_[link].taken >= reserve_ + least;
 }
 
 // The peer is ahead. By one operation at most, since it had to hear that this rank has begun the last; so what it
@@ -70,6 +91,7 @@ FrameReceiver::Outcome FrameReceiver::hold(const FrameHeader& header, uint16_t l
   if (!come.fits(index) || held_.size() == held_.capacity()) {
     fail(ErrorKind::peer, "a frame at {} of an operation to come, more than was asked for", header.offset);
   }
+  if (!has_spare(link, 2)) return Outcome::refused;
   ahead_operation_ = theirs;
   come.insert(index);
   held_.push_back({header, link, slot});

@@ -26,8 +26,8 @@ struct Delivery {
 
 class FrameReceiver {
  public:
-  // `receives`: how many this rank has posted on each link.
-  FrameReceiver(size_t frame_bytes, std::span<const size_t> receives);
+  // `receives`: how many this rank has posted on each link, of which `reserve` are kept for credit messages.
+  FrameReceiver(size_t frame_bytes, size_t reserve, std::span<const size_t> receives);
 
   // The next operation: how the peer names it, and the bytes of each stream that it gives. All of the last has come.
   // Frames of it that came ahead are delivered. Throws Error(peer) on one that does not belong to it.
@@ -40,6 +40,7 @@ class FrameReceiver {
   enum class Outcome {
     fresh,      // kept: delivered, or held for the next operation
     duplicate,  // has come before
+    refused,    // would leave too few receives for what is more urgent: its sender took an earlier one for lost
     other       // of the expected number, but another operation
   };
   // Takes a good data frame. Throws Error(peer) or Error(mismatch) on one that cannot belong where it says.
@@ -70,9 +71,13 @@ class FrameReceiver {
 
   Outcome accept(const FrameHeader& header, uint16_t link, uint32_t slot);
   Outcome hold(const FrameHeader& header, uint16_t link, uint32_t slot);
+  uint64_t check(const FrameHeader& header) const;
+  void deliver(const FrameHeader& header, uint16_t link, uint32_t slot);
+  bool has_spare(uint16_t link, uint64_t least) const;
   uint64_t index_of(const FrameHeader& header) const;
 
   const size_t frame_bytes_;
+  const size_t reserve_;
   uint64_t sequence_ = 0;
   FrameOperation expected_;
   std::array<std::optional<uint64_t>, 2> newest_;  // number of the last collective, of the last transfer

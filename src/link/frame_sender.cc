@@ -69,6 +69,7 @@ bool FrameSender::lost(const Flight& flight, uint16_t link, uint64_t place) {
 }
 
 bool FrameSender::peer_began(uint64_t sequence) {
+  peer_sequence_ = sequence;
   bool possible = true;
   for_each_open([&](size_t i) {
     Stream& stream = streams_[i];
@@ -89,6 +90,14 @@ bool FrameSender::settled() const {
 FrameSender::Stream* FrameSender::find(uint64_t sequence, uint8_t phase) {
   const size_t i = stream_of(sequence, phase);
   return (open_ >> i & 1) != 0 && streams_[i].sequence == sequence ? &streams_[i] : nullptr;
+}
+
+FrameSender::Leaves FrameSender::leaves(size_t i, uint64_t index) const {
+  const Stream& stream = streams_[i];
+  if (stream.sequence > peer_sequence_) return Leaves::most;
+  if (i % kFramePhases > 0) return Leaves::least;
+  const bool awaited = index == stream.come.base() && (!stream.come.gapless() || stream.sequence < sequence_);
+  return awaited ? Leaves::some : Leaves::most;
 }
 
 void FrameSender::come(size_t i, uint64_t index) {

@@ -29,14 +29,16 @@ class FrameSender {
   // A slot that the peer needs no more and no link has still to read.
   std::optional<uint32_t> released();
 
-  // How much of the peer's room a frame may use up.
-  enum class Need : uint8_t {
-    oldest = 0,  // what the peer cannot do without: the first of its stream that is not known to have come
-    late = 1,    // of a later phase: results, which the peer can always put away
-    early = 2    // contributions, which it may have to keep for a while
+  // How many of the peer's receives a frame leaves to others, so that those which everything waits for always find one.
+  // Contributions (phase 0) may stay in their slots until all those before have come and can be used; frames of an
+  // operation that the peer has not begun stay until it does. All else is put away as it comes.
+  enum class Leaves : uint8_t {
+    least = 0,  // results, of the later phases
+    some = 1,   // a contribution that later ones or the peer's next operation wait for
+    most = 2    // other contributions, and what is ahead of the peer
   };
 
-  // Finds a frame to send: calls post(flight, need) for one after the other, most urgent first, until it returns a
+  // Finds a frame to send: calls post(flight, leaves) for one after the other, most urgent first, until it returns a
   // link; the frame then counts as sent there, at that place. False if none was.
   struct Posted {
     uint16_t link;
@@ -90,6 +92,7 @@ class FrameSender {
   OutFrame& frame(size_t stream, uint64_t index) {
     return frames_[stream * FrameSet::kWindow + index % FrameSet::kWindow];
   }
+  Leaves leaves(size_t stream, uint64_t index) const;
   void come(size_t stream, uint64_t index);
   void release_if_free(uint32_t slot);
   template <typename Post>
@@ -99,6 +102,7 @@ class FrameSender {
 
   const size_t frame_bytes_;
   uint64_t sequence_ = 0;
+  uint64_t peer_sequence_ = 0;  // that the peer is known to have begun
   std::array<Stream, kStreams> streams_;
   uint32_t open_ = 0;  // a bit for each stream of which frames have still to come
   std::vector<OutFrame> frames_;
@@ -133,8 +137,7 @@ bool FrameSender::try_send(size_t stream, uint64_t index, Post& post) {
   flight.slot = each.slot;
   flight.sequence = streams_[stream].sequence;
   flight.index = index;
-  const Need need = index == streams_[stream].come.base() ? Need::oldest : phase > 0 ? Need::late : Need::early;
-  const std::optional<Posted> posted = post(flight, need);
+  const std::optional<Posted> posted = post(flight, leaves(stream, index));
   if (!posted) return false;
   if (each.repeated) ++repeats_;
   each.state = State::flying;

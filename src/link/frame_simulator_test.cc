@@ -32,7 +32,8 @@ struct Message {
   const std::byte* slot;  // until it is read
   size_t size;
   std::vector<std::byte> bytes;  // after that
-  bool lost, damaged, credit;
+  bool lost, damaged;
+  bool reckoned;  // its sender reckoned with all that was before it: it must find a receive
 };
 
 // One direction of a cable, with the queue pairs at its ends.
@@ -47,7 +48,8 @@ class Way {
       if (!each.towards[to_]) continue;
       if (cable_.stalls && start >= each.from && start < each.to) start = each.to;
     }
-    const FrameTime end = start + FrameTime(static_cast<int64_t>(cable_.ns_per_byte * static_cast<double>(message.size)));
+    const FrameTime end =
+        start + FrameTime(static_cast<int64_t>(cable_.ns_per_byte * static_cast<double>(message.size)));
     const auto jitter = static_cast<uint64_t>(cable_.jitter.count());
     const FrameTime late(static_cast<int64_t>(jitter == 0 ? 0 : random_.below(jitter)));
     const FrameTime arrival = std::max(arrival_, end + cable_.delay + late);
@@ -125,7 +127,7 @@ class Rank {
         receives_(in_.size()),
         filled_(in_.size()),
         taken_(in_.size()),
-        surprises_(in_.size()) {
+        taken_count_(in_.size()) {
     slot_bytes_ = std::max(kFrameHeaderBytes + schedule.frame_bytes, max_credit_bytes(out_.size()));
     slots_.resize(2 * schedule.slots * slot_bytes_);
     for (uint32_t i = 0; i < 2 * schedule.slots; ++i) free_[i < schedule.slots ? 0 : 1].push_back(i);
@@ -142,7 +144,7 @@ class Rank {
   bool done() const { return step_ == schedule_.steps.size() && protocol_.quiet(); }
   bool over() const { return protocol_.fault().has_value() || !failure_.empty(); }
   const std::string& failure() const { return failure_; }
-  FrameTime last_look() const { return last_look_; }
+  uint64_t progress() const { return progress_; }  // rises
   std::string where() const {
     return fmt::format("rank {} in step {} of {}, {}, {}", index_, step_, schedule_.steps.size(),
                        begun_ ? (protocol_.finished() ? "finished" : "not finished") : "not begun",
@@ -168,29 +170,26 @@ class Rank {
     rest_until_ = now + attention.poll_min + between(attention.poll_max - attention.poll_min);
     if (random_.uniform() < attention.pause_chance) rest_until_ += between(attention.pause_max);
 
-    receive(now, other);
+    receive(now);
     for (size_t link = 0; link < out_.size(); ++link) {
       for (size_t n = out_[link]->take_completions(); n > 0; --n) protocol_.completed(link, now);
     }
     collect(now);
     work(now);
     protocol_.advance(now);
-    while (const auto post = protocol_.next_post(now)) send(*post, now);
+    while (const auto post = protocol_.next_post(now)) send(*post, other, now);
     collect_released();
   }
 
   // What the cables have brought by now goes into posted receives, whether or not anybody looks.
-  void fill(FrameTime now, Rank& other) {
+  void fill(FrameTime now) {
     for (size_t link = 0; link < in_.size(); ++link) {
       auto& flying = in_[link]->flying();
       while (!flying.empty() && flying.front().arrival <= now) {
         const Message& message = flying.front();
         if (receives_[link].empty()) {
           ++outcome_.overrun;
-          const FrameLink& sender = other.protocol_.link(link);
-          bool all = in_[link]->all_unresolved(sender) && sender.peer().taken >= surprises_[link];
-          for (const Filled& each : filled_[link]) all = all && sender.is_unresolved(each.place);
-          if (all) fault(fmt::format("link {} was sent more than it has receives for", link));
+          if (message.reckoned) fault(fmt::format("link {} was sent more than it has receives for", link));
         } else {
           const uint32_t slot = receives_[link].front();
           receives_[link].pop_front();
@@ -225,21 +224,20 @@ class Rank {
   }
 
   FrameTime between(FrameTime most) {
-    return most.count() <= 0 ? FrameTime(0) : FrameTime(static_cast<int64_t>(random_.below(static_cast<uint64_t>(most.count()))));
+    return most.count() <= 0 ? FrameTime(0)
+                             : FrameTime(static_cast<int64_t>(random_.below(static_cast<uint64_t>(most.count()))));
   }
 
   void fault(std::string what) {
     if (failure_.empty()) failure_ = std::move(what);
   }
 
-  void receive(FrameTime now, const Rank& other) {
+  void receive(FrameTime now) {
     for (size_t link = 0; link < in_.size(); ++link) {
       for (; !filled_[link].empty(); filled_[link].pop_front()) {
         const Filled filled = filled_[link].front();
-        ++taken_[link];
-        if (!other.protocol_.link(link).is_unresolved(filled.place)) surprises_[link] = taken_[link];
-        const Frame frame =
-            read_frame({received_.data() + filled.slot * slot_bytes_, filled.size}, schedule_.checksum);
+        taken_[link].push_back({taken_count_[link]++, filled.place});
+        const Frame frame = read_frame({received_.data() + filled.slot * slot_bytes_, filled.size}, schedule_.checksum);
         if (!protocol_.arrived(link, filled.slot, frame, now)) repost(link, filled.slot, now);
       }
     }
@@ -251,10 +249,22 @@ class Rank {
     protocol_.reposted(link, now);
   }
 
-  void send(const FrameProtocol::Post& post, FrameTime now) {
+  // Whether the protocol reckons with all messages of a link that are on their way, wait to be taken, or were taken
+  // after what it last heard. It need not if it took some for lost that were only late.
+  bool reckons(size_t link, Rank& other) const {
+    const FrameLink& own = protocol_.link(link);
+    bool all = out_[link]->all_unresolved(own);
+    for (const Filled& each : other.filled_[link]) all = all && own.is_unresolved(each.place);
+    auto& taken = other.taken_[link];
+    while (!taken.empty() && taken.front().first < own.peer().taken) taken.pop_front();
+    for (const auto& each : taken) all = all && own.is_unresolved(each.second);
+    return all;
+  }
+
+  void send(const FrameProtocol::Post& post, Rank& other, FrameTime now) {
     Message message{};
     message.place = post.place;
-    message.credit = post.credit;
+    message.reckoned = reckons(post.link, other);
     if (post.credit) {
       message.bytes.resize(slot_bytes_);
       message.size = protocol_.write_credit(post, message.bytes);
@@ -284,7 +294,8 @@ class Rank {
       again = false;
       for (size_t i = 0; i < kept_.size();) {
         const Delivery delivery = kept_[i].delivery;
-        const bool ready = delivery.phase != 0 || (delivery.offset == consumed_ * schedule_.frame_bytes && can_reduce());
+        const bool ready =
+            delivery.phase != 0 || (delivery.offset == consumed_ * schedule_.frame_bytes && can_reduce());
         if (!ready) {
           ++i;
           continue;
@@ -329,6 +340,7 @@ class Rank {
       }
     }
     received_bytes_[delivery.phase] += delivery.length;
+    ++progress_;
   }
 
   void work(FrameTime now) {
@@ -346,6 +358,7 @@ class Rank {
       }
       protocol_.flush();
       ++step_;
+      ++progress_;
       begun_ = false;
       want_now_ = step_ < schedule_.steps.size();
       if (random_.below(2) == 0) return;
@@ -437,13 +450,15 @@ class Rank {
   std::array<std::vector<uint32_t>, 2> free_;
   std::vector<std::deque<uint32_t>> receives_;
   std::vector<std::deque<Filled>> filled_;
-  std::vector<uint64_t> taken_;      // messages, by link
-  std::vector<uint64_t> surprises_;  // how many of them up to the last that its sender had taken for lost
+  std::vector<std::deque<std::pair<uint64_t, uint64_t>>> taken_;  // number and place of messages that the sender has
+                                                                  // not heard of, by link
+  std::vector<uint64_t> taken_count_;
   FrameTime rest_until_{0}, last_look_{0}, kept_until_ = kNever;
   bool want_now_ = true;
   std::string failure_;
 
   size_t step_ = 0;
+  uint64_t progress_ = 0;
   bool begun_ = false;
   std::array<uint64_t, kFramePhases> offered_{}, received_bytes_{};
   uint64_t consumed_ = 0;  // contributions
@@ -495,7 +510,8 @@ Schedule random_schedule(uint64_t seed) {
       const FrameTime from = microseconds(between(0, 3000));
       const bool for_good = harsh_cuts || (chance(0.3) && i > 0 && !cable.stalls);
       const uint64_t ways = between(1, 3);
-      const FrameTime to = for_good && !cable.stalls ? kNever : from + microseconds(between(1, chance(0.1) ? 900'000 : 20'000));
+      const FrameTime to =
+          for_good && !cable.stalls ? kNever : from + microseconds(between(1, chance(0.1) ? 900'000 : 20'000));
       cable.cuts.push_back({from, to, {(ways & 1) != 0, (ways & 2) != 0}});
     }
     schedule.cables.push_back(cable);
@@ -580,7 +596,8 @@ Outcome simulate(const Schedule& schedule) {
   std::array<Rank, 2> ranks{Rank(schedule, 0, to[1], to[0], outcome), Rank(schedule, 1, to[0], to[1], outcome)};
 
   FrameTime now{0};
-  const FrameTime most = schedule.deadline * 10 + milliseconds(10) * static_cast<int64_t>(1 + outcome.messages);
+  uint64_t delivered = 0;
+  FrameTime last_delivery{0};
   const uint64_t max_looks = kMaxLooks * std::max<size_t>(1, schedule.steps.size() / 10);
   bool hung = false;
   for (uint64_t looks = 0;; ++looks) {
@@ -589,12 +606,13 @@ Outcome simulate(const Schedule& schedule) {
     const size_t next = ranks[1].next_look() < ranks[0].next_look() ? 1 : 0;
     const FrameTime at = ranks[next].next_look();
     if (at == kNever && schedule.death) break;
-    hung = at == kNever || looks > max_looks || (schedule.steps.size() < 20 && now > most);
+    hung = at == kNever || looks > max_looks || now > last_delivery + 10 * schedule.deadline;
     if (hung) break;
     now = std::max(now, at);
     for (Way& way : ways) way.move(now);
-    for (size_t rank = 0; rank < 2; ++rank) ranks[rank].fill(now, ranks[1 - rank]);
+    for (Rank& rank : ranks) rank.fill(now);
     ranks[next].look(now, ranks[1 - next]);
+    if (std::exchange(delivered, ranks[0].progress() + ranks[1].progress()) != delivered) last_delivery = now;
   }
   outcome.took = now;
   for (Rank& rank : ranks) {
@@ -609,16 +627,19 @@ Outcome simulate(const Schedule& schedule) {
   }
   if (!outcome.failure.empty()) return outcome;
   if (hung) {
-    outcome.failure = fmt::format("hangs after {} ms: {}; {}", now.count() / 1'000'000, ranks[0].where(), ranks[1].where());
+    outcome.failure = fmt::format("hangs after {} ms: {}; {}, clash {}", now.count() / 1'000'000, ranks[0].where(),
+                                  ranks[1].where(), static_cast<int>(schedule.clash));
     return outcome;
   }
   for (Rank& rank : ranks) {
     const auto& fault = rank.protocol().fault();
     if (!fault) continue;
     outcome.error = true;
-    const bool due = schedule.clash != Clash::none ? fault->kind == ErrorKind::mismatch || (schedule.clash == Clash::size && fault->kind == ErrorKind::peer)
-                                                   : fault->kind == ErrorKind::timeout;
-    if (!due || (schedule.clash == Clash::none && !schedule.may_fail())) {
+    const bool mismatch =
+        fault->kind == ErrorKind::mismatch || (schedule.clash == Clash::size && fault->kind == ErrorKind::peer);
+    const bool due =
+        (schedule.clash != Clash::none && mismatch) || (schedule.may_fail() && fault->kind == ErrorKind::timeout);
+    if (!due) {
       outcome.failure = fmt::format("an error without a cause: {}", fault->text);
     }
   }

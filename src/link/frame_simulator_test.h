@@ -15,18 +15,18 @@ namespace trunkline::simulator {
 
 struct Cut {
   FrameTime from;
-  FrameTime to;                       // max(): for good
-  std::array<bool, 2> towards;        // messages to rank 0, to rank 1
+  FrameTime to;                 // max(): for good
+  std::array<bool, 2> towards;  // messages to rank 0, to rank 1
 };
 
 struct Cable {
   double ns_per_byte;
-  FrameTime delay, jitter;            // jitter never changes the order within a cable
+  FrameTime delay, jitter;  // jitter never changes the order within a cable
   double loss, damage;
   size_t send_depth;
-  std::array<size_t, 2> receives;     // by rank
+  std::array<size_t, 2> receives;  // by rank
   std::vector<Cut> cuts;
-  bool stalls;                        // while cut: sends wait, instead of being lost
+  bool stalls;  // while cut: sends wait, instead of being lost
 };
 
 // One operation, the same for both ranks.
@@ -59,7 +59,7 @@ struct Schedule {
   std::vector<Step> steps;
   std::array<Attention, 2> attention;
   Clash clash = Clash::none;
-  size_t clash_at = 0;  // step
+  size_t clash_at = 0;             // step
   std::optional<FrameTime> death;  // of rank 1
 
   bool may_fail() const;  // a rank or all cables in one direction are gone for good: an error is right, and success too
@@ -74,7 +74,7 @@ struct Outcome {
   std::string failure;  // what the protocol did wrong; empty: right data everywhere, or an error that is due
   bool error = false;   // it ended with an error
   uint64_t messages = 0, lost = 0, damaged = 0, overrun = 0, repeats = 0, duplicates = 0, credits = 0;
-  FrameTime took{0};    // virtual
+  FrameTime took{0};  // virtual
 };
 
 Outcome simulate(const Schedule& schedule);
