@@ -92,8 +92,8 @@ class FrameSender {
   OutFrame& frame(size_t stream, uint64_t index) {
     return frames_[stream * FrameSet::kWindow + index % FrameSet::kWindow];
   }
-  Leaves leaves(size_t stream, uint64_t index) const;
-  void come(size_t stream, uint64_t index);
+  Leaves leaves(size_t i, uint64_t index) const;  // of stream i
+  void come(size_t i, uint64_t index);
   void release_if_free(uint32_t slot);
   template <typename Post>
   bool try_send(size_t stream, uint64_t index, Post& post);

@@ -8,15 +8,11 @@
 #include <set>
 
 #include "base/random.h"
+#include "link/simulated_cable_test.h"
 
 namespace trunkline::simulator {
 namespace {
 
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-constexpr FrameTime kNever = FrameTime::max();
 constexpr uint64_t kMaxLooks = 3'000'000;  // of both ranks; more: they turn in circles
 
 // The byte at `position` of a stream.
@@ -25,87 +21,6 @@ std::byte pattern(size_t step, size_t from, size_t phase, uint64_t position) {
   mixed = (mixed ^ (mixed >> 29)) * 0xbf58476d1ce4e5b9u;
   return static_cast<std::byte>(mixed >> 56);
 }
-
-struct Message {
-  FrameTime end, arrival;
-  uint64_t place;
-  const std::byte* slot;  // until it is read
-  size_t size;
-  std::vector<std::byte> bytes;  // after that
-  bool lost, damaged;
-  bool reckoned;  // its sender reckoned with all that was before it: it must find a receive
-};
-
-// One direction of a cable, with the queue pairs at its ends.
-class Way {
- public:
-  Way(const Cable& cable, size_t to, uint64_t seed) : cable_(cable), to_(to), random_(seed) {}
-
-  void post(FrameTime now, Message message) {
-    FrameTime start = std::max(now, free_);
-    bool cut = false;
-    for (const Cut& each : cable_.cuts) {
-      if (!each.towards[to_]) continue;
-      if (cable_.stalls && start >= each.from && start < each.to) start = each.to;
-    }
-    const FrameTime end =
-        start + FrameTime(static_cast<int64_t>(cable_.ns_per_byte * static_cast<double>(message.size)));
-    const auto jitter = static_cast<uint64_t>(cable_.jitter.count());
-    const FrameTime late(static_cast<int64_t>(jitter == 0 ? 0 : random_.below(jitter)));
-    const FrameTime arrival = std::max(arrival_, end + cable_.delay + late);
-    for (const Cut& each : cable_.cuts) cut = cut || (each.towards[to_] && start < each.to && arrival >= each.from);
-    free_ = end;
-    message.end = end;
-    message.lost = random_.uniform() < cable_.loss || (cut && !cable_.stalls);
-    message.damaged = random_.uniform() < cable_.damage;
-    message.arrival = arrival;
-    if (!message.lost) arrival_ = arrival;
-    sending_.push_back(std::move(message));
-  }
-
-  // Reads what has left its slot by now.
-  void move(FrameTime now) {
-    while (!sending_.empty() && sending_.front().end <= now) {
-      Message& message = sending_.front();
-      ++done_;
-      if (!message.lost) {
-        if (message.slot != nullptr) message.bytes.assign(message.slot, message.slot + message.size);
-        if (message.damaged) damage(message.bytes);
-        flying_.push_back(std::move(message));
-      }
-      sending_.pop_front();
-    }
-  }
-
-  size_t take_completions() { return std::exchange(done_, 0); }
-  FrameTime next_completion() const { return sending_.empty() ? kNever : sending_.front().end; }
-  FrameTime next_arrival() const { return flying_.empty() ? kNever : flying_.front().arrival; }
-  bool has_completions() const { return done_ > 0; }
-  std::deque<Message>& flying() { return flying_; }
-
-  // Whether the sender still reckons with everything that is on its way.
-  bool all_unresolved(const FrameLink& link) const {
-    const auto unresolved = [&](const Message& each) { return link.is_unresolved(each.place); };
-    return std::all_of(flying_.begin(), flying_.end(), unresolved) &&
-           std::all_of(sending_.begin(), sending_.end(), unresolved);
-  }
-
- private:
-  void damage(std::vector<std::byte>& bytes) {
-    const size_t at = random_.below(bytes.size());
-    const size_t count = 1 + random_.below(8);
-    for (size_t i = at; i < std::min(bytes.size(), at + count); ++i) {
-      bytes[i] ^= static_cast<std::byte>(1 + random_.below(255));
-    }
-  }
-
-  const Cable& cable_;
-  const size_t to_;
-  Random random_;
-  FrameTime free_{0}, arrival_{0};
-  std::deque<Message> sending_, flying_;
-  size_t done_ = 0;
-};
 
 struct Filled {
   uint32_t slot;
@@ -467,120 +382,6 @@ class Rank {
 };
 
 }  // namespace
-
-bool Schedule::may_fail() const {
-  if (death) return true;
-  for (size_t to = 0; to < 2; ++to) {
-    const bool gone = std::all_of(cables.begin(), cables.end(), [&](const Cable& cable) {
-      return std::any_of(cable.cuts.begin(), cable.cuts.end(),
-                         [&](const Cut& cut) { return cut.to == kNever && cut.towards[to]; });
-    });
-    if (gone) return true;
-  }
-  return false;
-}
-
-Schedule random_schedule(uint64_t seed) {
-  Random random(seed);
-  const auto chance = [&](double p) { return random.uniform() < p; };
-  const auto between = [&](uint64_t least, uint64_t most) { return least + random.below(most - least + 1); };
-  Schedule schedule;
-  schedule.seed = seed;
-  schedule.frame_bytes = between(1, 48);
-  schedule.slots = between(2, 40);
-  schedule.credit_reserve = between(3, 8);
-  schedule.checksum = !chance(0.1);
-  schedule.replay_floor = microseconds(between(200, 4000));
-
-  const size_t cables = between(1, 6);
-  const double loss = chance(0.4) ? 0 : chance(0.7) ? 0.02 : random.uniform() * 0.3;
-  const double damage = !schedule.checksum || chance(0.5) ? 0 : random.uniform() * 0.1;
-  const bool harsh_cuts = chance(0.05);
-  for (size_t i = 0; i < cables; ++i) {
-    Cable cable{};
-    cable.ns_per_byte = chance(0.3) ? 0 : static_cast<double>(between(1, 100)) * (chance(0.2) ? 10 : 1);
-    cable.delay = microseconds(chance(0.9) ? between(0, 50) : between(0, 20'000));
-    cable.jitter = microseconds(chance(0.7) ? 0 : between(0, 500));
-    cable.loss = chance(0.2) ? 0 : loss;
-    cable.damage = damage;
-    cable.send_depth = between(1, 40);
-    for (size_t& each : cable.receives) each = schedule.credit_reserve + between(3, chance(0.3) ? 5 : 50);
-    cable.stalls = chance(0.1);
-    for (uint64_t n = chance(0.25) ? between(1, 3) : 0; n > 0; --n) {
-      const FrameTime from = microseconds(between(0, 3000));
-      const bool for_good = harsh_cuts || (chance(0.3) && i > 0 && !cable.stalls);
-      const uint64_t ways = between(1, 3);
-      const FrameTime to =
-          for_good && !cable.stalls ? kNever : from + microseconds(between(1, chance(0.1) ? 900'000 : 20'000));
-      cable.cuts.push_back({from, to, {(ways & 1) != 0, (ways & 2) != 0}});
-    }
-    schedule.cables.push_back(cable);
-  }
-
-  std::array<uint64_t, 2> numbers{between(0, 5), between(0, 5)};
-  for (uint64_t n = between(1, 6); n > 0; --n) {
-    Step step{};
-    FrameOperation& operation = step.operation;
-    operation.pairwise = chance(0.3);
-    operation.number = numbers[operation.pairwise ? 1 : 0]++;
-    operation.count = between(0, 1000);
-    operation.kind = static_cast<uint8_t>(between(0, 6));
-    operation.dtype = static_cast<uint8_t>(between(0, 10));
-    const uint64_t most = chance(0.02) ? 1500 : chance(0.3) ? 120 : 20;
-    const auto bytes = [&] { return between(0, most) * schedule.frame_bytes + between(0, schedule.frame_bytes - 1); };
-    switch (random.below(5)) {
-      case 0: break;  // a barrier
-      case 1: step.gives[random.below(2)][1] = bytes(); break;
-      case 2:  // a broadcast all-reduce
-        step.gives[0][0] = step.gives[1][0] = bytes();
-        break;
-      case 3:  // reduce-scatter and all-gather
-        step.dependent = true;
-        for (size_t rank = 0; rank < 2; ++rank) step.gives[rank][0] = step.gives[1 - rank][1] = bytes();
-        break;
-      default:
-        for (auto& rank : step.gives) {
-          for (uint64_t& each : rank) each = chance(0.5) ? bytes() : 0;
-        }
-    }
-    schedule.steps.push_back(step);
-  }
-
-  for (Attention& each : schedule.attention) {
-    each.poll_min = microseconds(between(0, 5));
-    each.poll_max = each.poll_min + microseconds(chance(0.8) ? between(1, 30) : between(1, 500));
-    each.pause_chance = chance(0.6) ? 0 : random.uniform() * 0.02;
-    each.pause_max = chance(0.05) ? FrameTime(seconds(4)) : FrameTime(milliseconds(between(1, 30)));
-    each.consume_max = microseconds(chance(0.6) ? 0 : between(1, chance(0.1) ? 5000 : 200));
-  }
-  if (chance(0.08)) {
-    schedule.clash = static_cast<Clash>(between(1, 6));
-    schedule.clash_at = random.below(schedule.steps.size());
-  } else if (chance(0.02)) {
-    schedule.death = microseconds(between(0, 2000));
-  }
-  return schedule;
-}
-
-Schedule long_schedule(uint64_t seed, uint64_t messages, double loss) {
-  Schedule schedule;
-  schedule.seed = seed;
-  schedule.slots = 256;
-  for (size_t i = 0; i < 3; ++i) {
-    schedule.cables.push_back({10.0, microseconds(5), FrameTime(0), loss, loss / 10, 32, {63, 63}, {}, false});
-  }
-  constexpr uint64_t kPerStep = 10'000;  // messages, both ways together
-  for (uint64_t n = 0; n < (messages + kPerStep - 1) / kPerStep; ++n) {
-    Step step{};
-    step.operation.number = n;
-    step.operation.count = 1;
-    step.dependent = n % 2 == 0;
-    for (auto& rank : step.gives) rank[0] = rank[1] = kPerStep / 4 * schedule.frame_bytes;
-    schedule.steps.push_back(step);
-  }
-  for (Attention& each : schedule.attention) each = {microseconds(1), microseconds(10), 0, FrameTime(0), FrameTime(0)};
-  return schedule;
-}
 
 Outcome simulate(const Schedule& schedule) {
   Outcome outcome;
