@@ -106,6 +106,30 @@ TEST(FrameProtocol, SilenceIsAFaultOnceTheDeadlineIsPast) {
   EXPECT_EQ(protocol.fault()->kind, ErrorKind::timeout);
 }
 
+TEST(FrameProtocol, AFrameInAQueueThatStallsGoesOverAnotherLink) {
+  FrameProtocol protocol(two_links());
+  constexpr std::array<uint64_t, kFramePhases> kOneFrame{0, 8};
+  protocol.begin({}, {}, kOneFrame, kNothing, FrameTime(0));
+  protocol.offer(1, 0, 8, 0);
+  const auto first = protocol.next_post(FrameTime(0));
+  ASSERT_TRUE(first && !first->credit);
+  std::optional<size_t> again;
+  const FrameTime now = std::chrono::seconds(1);  // no send has completed
+  protocol.advance(now);
+  while (const auto post = protocol.next_post(now)) {
+    if (!post->credit) again = post->link;
+  }
+  EXPECT_EQ(again, size_t{1} - first->link);
+  EXPECT_FALSE(protocol.released());
+}
+
+TEST(FrameProtocol, NothingIsSentTwiceWithoutCause) {
+  const Outcome outcome = simulator::simulate(simulator::long_schedule(1, 20'000, 0));
+  EXPECT_EQ(outcome.failure, "");
+  EXPECT_EQ(outcome.repeats, 0u);
+  EXPECT_EQ(outcome.overrun, 0u);
+}
+
 TEST(FrameProtocol, ALongStreamWithLosses) {
   const Outcome outcome = simulator::simulate(simulator::long_schedule(1, 20'000, 1e-3));
   EXPECT_EQ(outcome.failure, "");
