@@ -163,6 +163,9 @@ class Trainer {
     }
     done_ = note["step"];
     saved_ = done_;
+    if (done_ > total_) {
+      fail(ErrorKind::input, "--resume: the newest checkpoint is of step {}, past the run's {} steps", done_, total_);
+    }
     trained_tokens_ = note["tokens"];
     notes_.push_back(fmt::format("going on from step {}", done_));
     if (note["ranks"] != group_.size()) {
