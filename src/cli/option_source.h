@@ -33,8 +33,8 @@ class OptionSource {
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
-  OptionSource(std::string file, std::string name, YAML::Node node)
-      : file_(std::move(file)), name_(std::move(name)), node_(std::move(node)) {}
+  OptionSource(std::string file, std::string name, const YAML::Node& node)
+      : file_(std::move(file)), name_(std::move(name)), node_(node) {}
 
   std::string file_;  // empty: the command line
   std::string name_;

@@ -8,8 +8,6 @@
 namespace trunkline {
 namespace {
 
-constexpr double kLowest = std::numeric_limits<double>::lowest();
-
 // Options being read. What depends on other options waits until all are known.
 struct Draft {
   TrainOptions options;
