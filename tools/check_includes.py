@@ -32,7 +32,7 @@ FOLDERS = {
 
 # What is not in src/. `public`: the headers in include/trunkline.
 EVERYTHING = "base cluster plan link fabric comm bridge model train launch cli"
-EVERY_LIBRARY = "posix spdlog highway isa-l json sodium verbs mlx cli11 yaml gtest benchmark"
+EVERY_LIBRARY = "posix spdlog highway isa-l json sodium mlx cli11 yaml gtest benchmark"
 OTHERS = {
     "include/trunkline": Folder("", ""),
     "tests": Folder(EVERYTHING, EVERY_LIBRARY),
