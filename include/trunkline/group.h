@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trunkline/dtype.h"
 #include "trunkline/error.h"
@@ -14,7 +15,11 @@
 namespace trunkline {
 
 // The values travel between ranks: never renumber.
-enum class Algorithm : uint8_t { automatic = 0, mesh = 1, broadcast = 2 };
+enum class Algorithm : uint8_t { automatic = 0, mesh = 1, broadcast = 2, ring = 3 };
+
+// Which threads run the lanes: persistent ones, some made for each call, or the caller's alone (the paper's three
+// ways).
+enum class Workers { pool, per_call, single };
 
 // Where a rank stands in its job and how it finds the others.
 struct Config {
@@ -24,12 +29,39 @@ struct Config {
   std::optional<int> listen_fd;  // rank 0: a socket that already listens there, from the launcher
   std::string job_key;           // hex, shared by the ranks of one job; may be empty if all addresses are loopback
   std::chrono::milliseconds timeout{60'000};  // from the last progress
-  int lanes = 0;                              // connections a peer; 0: chosen
+  int lanes = 0;                              // stripes of a message, each with its thread; 0: chosen
+  Workers workers = Workers::pool;
   Algorithm algorithm = Algorithm::automatic;
+
+  std::string devices;        // a file with the matrix of RDMA devices; empty: TCP
+  int trunks = 0;             // cables used to each peer; 0: all
+  size_t frame_bytes = 0;     // of payload, that one message over a cable carries; 0: chosen
+  bool checksum = true;       // of every frame; without it damage goes unnoticed
+  bool tcp_fallback = false;  // go on over TCP when all cables to a peer are lost, instead of ending the job
 
   // From the environment (docs/environment.md). With no rank named there, a job of one rank. Throws Error(input) on a
   // half-set environment: a rank never goes on alone when it was meant to have company.
   static Config from_env();
+};
+
+// What has crossed one cable of this rank since the group was connected, with all that was sent twice.
+struct CableTraffic {
+  std::string id;  // "rdma_en2", or "tcp"
+  int peer = 0;
+  uint64_t bytes_sent = 0;  // of payload
+  uint64_t bytes_received = 0;
+  bool working = true;
+};
+
+// Where the time of the lanes' threads in collectives went, in seconds, as the mean of the lanes. Their sum is the time
+// in collectives.
+struct Profile {
+  double verbs = 0;     // in calls of the verbs library, or of the socket
+  double copy = 0;      // into frames and out of them
+  double reduce = 0;    // additions, with the stores of what they give
+  double checksum = 0;  // where it is a pass of its own
+  double protocol = 0;  // all that is none of the others
+  double idle = 0;      // waiting
 };
 
 // Every rank of the group makes the same calls in the same order, from one thread at a time. Buffers are the caller's,
@@ -67,6 +99,11 @@ class Group {
   // Tells that this rank gets on though it calls nothing here (a layer, a block of a checkpoint): the others' timeout
   // runs from the last such moment. Any thread.
   virtual void advance() {}
+
+  // The cables of this rank, by peer.
+  virtual std::vector<CableTraffic> cables() const { return {}; }
+  // Since the last call; all zero before the first, which turns it on.
+  virtual Profile profile() { return {}; }
 };
 
 }  // namespace trunkline

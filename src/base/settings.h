@@ -15,10 +15,16 @@ struct Settings {
   std::optional<std::string> job_key;      // TRUNKLINE_JOB_KEY: hex
   std::optional<std::string> listen_fd;  // TRUNKLINE_LISTEN_FD: rank 0's listening socket, inherited from the launcher
   std::optional<std::string> fabric_fd;  // TRUNKLINE_FABRIC_FD: the file that emulated cables lie in
+  std::optional<std::string> devices;    // MLX_IBV_DEVICES (JACCL_IBV_DEVICES wins): the file with the device matrix
   // Tuning.
-  std::optional<std::string> lanes;      // TRUNKLINE_LANES: connections a peer
-  std::optional<std::string> timeout;    // TRUNKLINE_TIMEOUT: seconds from the last progress
-  std::optional<std::string> algorithm;  // TRUNKLINE_ALGORITHM: auto, mesh, broadcast
+  std::optional<std::string> lanes;         // TRUNKLINE_LANES: stripes of a message
+  std::optional<std::string> workers;       // TRUNKLINE_WORKERS: pool, per-call, single
+  std::optional<std::string> trunks;        // TRUNKLINE_TRUNKS: cables used to each peer
+  std::optional<std::string> frame_bytes;   // TRUNKLINE_FRAME_BYTES: payload of one message over a cable
+  std::optional<std::string> checksum;      // TRUNKLINE_CRC: on, off
+  std::optional<std::string> tcp_fallback;  // TRUNKLINE_TCP_FALLBACK: on, off
+  std::optional<std::string> timeout;       // TRUNKLINE_TIMEOUT: seconds from the last progress
+  std::optional<std::string> algorithm;     // TRUNKLINE_ALGORITHM: auto, mesh, broadcast, ring
   // Left as the user set them; `trunkline launch` gives ranks the rest.
   std::optional<std::string> openblas_threads;  // OPENBLAS_NUM_THREADS
   std::optional<std::string> omp_threads;       // OMP_NUM_THREADS

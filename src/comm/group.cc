@@ -18,8 +18,8 @@ namespace {
 constexpr std::chrono::microseconds kSpin{20};
 
 // The wires of a job of one rank.
-Wiring alone() {
-  Wiring wiring;
+Connections alone() {
+  Connections wiring;
   wiring.members.resize(1);
   wiring.members[0].host = host_name();
   wiring.control.resize(1);
@@ -40,7 +40,7 @@ void check(const Config& config) {
   if (config.timeout <= config.timeout.zero()) fail(ErrorKind::input, "a timeout of {} ms", config.timeout.count());
 }
 
-Wiring connect_ranks(const Config& config) {
+Connections connect_ranks(const Config& config) {
   if (config.size == 1) return alone();
   Place place;
   place.rank = config.rank;
@@ -182,7 +182,7 @@ class TcpGroup final : public Group {
   void advance() override { watch_.advance(); }
 
  private:
-  TcpGroup(const Config& config, Wiring wiring)
+  TcpGroup(const Config& config, Connections wiring)
       : rank_(config.rank),
         size_(config.size),
         algorithm_(config.algorithm),

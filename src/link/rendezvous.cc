@@ -49,7 +49,7 @@ class Rendezvous {
     wiring_.control.resize(ranks());
   }
 
-  Wiring run() {
+  Connections run() {
     const std::vector<Address> coordinator = coordinator_addresses();
     if (place_.rank == 0) {
       listen(coordinator);
@@ -372,13 +372,13 @@ class Rendezvous {
   Hello hello_;  // of this rank; its lanes are those of the job once they are known
   std::string rank_zero_;
   std::optional<Acceptor> acceptor_;
-  Wiring wiring_;
+  Connections wiring_;
 };
 
 }  // namespace
 
-Wiring rendezvous(const Place& place) {
-  Wiring wiring = Rendezvous(place).run();
+Connections rendezvous(const Place& place) {
+  Connections wiring = Rendezvous(place).run();
   for (MessageStream& each : wiring.control) {
     if (each) watch_liveness(each.fd());
   }

@@ -26,7 +26,7 @@ struct Place {
   int default_lanes = 1;  // what rank 0 says when it has no wish of its own
 };
 
-struct Wiring {
+struct Connections {
   std::vector<Member> members;
   std::vector<MessageStream> control;       // [rank]; none for this rank itself
   std::vector<std::vector<TcpLink>> lanes;  // [lane][rank]
@@ -34,6 +34,6 @@ struct Wiring {
 
 // Throws Error(timeout) naming the ranks that are missing, Error(mismatch) or Error(input) naming both sides of a
 // clash; every rank that has joined throws the same.
-Wiring rendezvous(const Place& place);
+Connections rendezvous(const Place& place);
 
 }  // namespace trunkline

@@ -78,7 +78,7 @@ class RendezvousTest : public ::testing::Test {
   }
 
   Fd listener_ = listen_on(Address::resolve("127.0.0.1:0").front());
-  std::vector<Wiring> wirings_;
+  std::vector<Connections> wirings_;
 };
 
 TEST_F(RendezvousTest, ConnectsEveryPair) {
@@ -104,7 +104,7 @@ TEST_F(RendezvousTest, ConnectsEveryPair) {
 
 TEST_F(RendezvousTest, BindsToTheNamedAddressAlone) {
   EXPECT_THAT(run({place(0, 2), place(1, 2)}), Each(""));
-  for (const Wiring& wiring : wirings_) {
+  for (const Connections& wiring : wirings_) {
     for (const Member& each : wiring.members) EXPECT_THAT(each.address, HasSubstr("127.0.0.1:"));
   }
 }

@@ -47,6 +47,7 @@ std::string algorithm_name(Algorithm algorithm) {
     case Algorithm::automatic: return "auto";
     case Algorithm::mesh: return "mesh";
     case Algorithm::broadcast: return "broadcast";
+    case Algorithm::ring: return "ring";
   }
   return "auto";
 }
