@@ -1,7 +1,12 @@
-// Causal attention with grouped queries.
+// Causal attention with grouped queries: whole, and in blocks of queries with a backward pass that makes the scores
+// again, so that no more than one block's scores ever exist.
 #pragma once
 
 #include <mlx/mlx.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace trunkline {
 
@@ -10,5 +15,31 @@ namespace mx = mlx::core;
 // queries [B, H, L, D], keys and values [B, K, S, D], H a multiple of K, S >= L -> [B, H, L, D]. Query i stands at
 // position S - L + i and sees keys up to there. Scores are scaled by 1 / sqrt(D).
 mx::array causal_attention(const mx::array& queries, const mx::array& keys, const mx::array& values);
+
+// Which keys the queries of B sequences of L tokens see: those from first[b * L + i] up to the query's own place i.
+// Along a sequence `first` never falls. Empty: every query sees from 0 on.
+struct AttentionMask {
+  std::vector<int32_t> first;
+
+  // Rows packed one after another see nothing of each other. `segments` has, for each token of B sequences of `tokens`,
+  // the number of its row; a row's tokens stand together.
+  static AttentionMask packed(const std::vector<int32_t>& segments, int tokens);
+  // Each query sees `window` keys, its own among them, of what this mask shows of B sequences of `tokens`.
+  AttentionMask windowed(int sequences, int tokens, int window) const;
+};
+
+struct AttentionGradients {
+  mx::array queries, keys, values;
+};
+
+// As causal_attention where L = S, in blocks of `block` queries against the keys that any of them sees. Each block is
+// evaluated, and `after_block` called, before the next is begun: results come evaluated.
+mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, const mx::array& values,
+                              const AttentionMask& mask, int block, const std::function<void()>& after_block = {});
+
+// Its gradients for the cotangent d [B, H, L, D], in f32 where a key's is a sum over blocks.
+AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
+                                                 const mx::array& values, const mx::array& d, const AttentionMask& mask,
+                                                 int block, const std::function<void()>& after_block = {});
 
 }  // namespace trunkline

@@ -4,6 +4,7 @@
 #include <mlx/primitives.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -43,19 +44,31 @@ class CpuPrimitive : public mx::Primitive {
   }
 };
 
-// softmax over rows of `columns`, of which a row sees the first part only if the rows are queries in causal order:
-// `queries` of them stand at the end of `columns` positions, group after group.
+// softmax over rows of `columns`, of which a row sees a part only if the rows are queries: `queries` of them stand at
+// the end of `columns` positions in causal order, group after group, `groups` to a sequence. `first` is empty or has
+// the first position that each query of each sequence sees.
 struct Rows {
   size_t columns = 0;
   size_t queries = 0;  // 0: every row sees all
+  size_t groups = 0;
   float scale = 1;
+  std::vector<int32_t> first = {};
 
-  size_t seen(size_t row) const { return queries == 0 ? columns : columns - queries + row % queries + 1; }
+  size_t begin(size_t row) const {
+    if (first.empty()) return 0;
+    return static_cast<size_t>(first[row / queries / groups * queries + row % queries]);
+  }
+  size_t end(size_t row) const { return queries == 0 ? columns : columns - queries + row % queries + 1; }
+  // Zeros where the row sees nothing.
+  void clear(float* out, size_t row) const {
+    std::fill(out, out + begin(row), 0.0f);
+    std::fill(out + end(row), out + columns, 0.0f);
+  }
 };
 
 class SoftmaxGradient : public CpuPrimitive {
  public:
-  SoftmaxGradient(mx::Stream stream, Rows rows) : CpuPrimitive(stream), rows_(rows) {}
+  SoftmaxGradient(mx::Stream stream, Rows rows) : CpuPrimitive(stream), rows_(std::move(rows)) {}
   const char* name() const override { return "SoftmaxGradient"; }
 
   // {p, dp} -> the gradient of softmax's input
@@ -64,9 +77,9 @@ class SoftmaxGradient : public CpuPrimitive {
     run([p = inputs[0].data<float>(), dp = inputs[1].data<float>(), out = outputs[0].data<float>(),
          size = outputs[0].size(), rows = rows_] {
       for (size_t at = 0, row = 0; at < size; at += rows.columns, ++row) {
-        const size_t seen = rows.seen(row);
-        softmax_gradient(p + at, dp + at, out + at, seen, rows.scale);
-        std::fill(out + at + seen, out + at + rows.columns, 0.0f);
+        const size_t from = at + rows.begin(row);
+        softmax_gradient(p + from, dp + from, out + from, at + rows.end(row) - from, rows.scale);
+        rows.clear(out + at, row);
       }
     });
   }
@@ -77,16 +90,16 @@ class SoftmaxGradient : public CpuPrimitive {
 
 class Softmax : public CpuPrimitive {
  public:
-  Softmax(mx::Stream stream, Rows rows) : CpuPrimitive(stream), rows_(rows) {}
+  Softmax(mx::Stream stream, Rows rows) : CpuPrimitive(stream), rows_(std::move(rows)) {}
   const char* name() const override { return "Softmax"; }
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     allocate(inputs[0], outputs[0]);
     run([in = inputs[0].data<float>(), out = outputs[0].data<float>(), size = outputs[0].size(), rows = rows_] {
       for (size_t at = 0, row = 0; at < size; at += rows.columns, ++row) {
-        const size_t seen = rows.seen(row);
-        trunkline::softmax(in + at, out + at, seen, rows.scale);
-        std::fill(out + at + seen, out + at + rows.columns, 0.0f);
+        const size_t from = at + rows.begin(row);
+        trunkline::softmax(in + from, out + from, at + rows.end(row) - from, rows.scale);
+        rows.clear(out + at, row);
       }
     });
   }
@@ -139,7 +152,14 @@ class Swiglu : public CpuPrimitive {
 };
 
 mx::array softmax_rows(const mx::array& x, Rows rows) {
-  return mx::array(x.shape(), mx::float32, std::make_shared<Softmax>(mx::to_stream({}), rows), {mx::contiguous(x)});
+  return mx::array(x.shape(), mx::float32, std::make_shared<Softmax>(mx::to_stream({}), std::move(rows)),
+                   {mx::contiguous(x)});
+}
+
+Rows causal_rows(const mx::array& scores, float scale, const std::vector<int32_t>& first) {
+  const auto queries = static_cast<size_t>(scores.shape(-2)), columns = static_cast<size_t>(scores.shape(-1));
+  const size_t groups = scores.size() / columns / queries / static_cast<size_t>(scores.shape(0));
+  return {.columns = columns, .queries = queries, .groups = groups, .scale = scale, .first = first};
 }
 
 }  // namespace
@@ -155,10 +175,37 @@ mx::array row_softmax(const mx::array& x) {
   return softmax_rows(x, {.columns = static_cast<size_t>(x.shape(-1))});
 }
 
-mx::array causal_softmax(const mx::array& scores, float scale) {
-  return softmax_rows(scores, {.columns = static_cast<size_t>(scores.shape(-1)),
-                               .queries = static_cast<size_t>(scores.shape(-2)),
-                               .scale = scale});
+mx::array causal_softmax(const mx::array& scores, float scale, const std::vector<int32_t>& first) {
+  if (fused_here(scores)) return softmax_rows(scores, causal_rows(scores, scale, first));
+  const mx::array x = mx::multiply(mx::astype(scores, mx::float32), mx::array(scale));
+  const mx::array hidden(-std::numeric_limits<float>::infinity());
+  const mx::array p = mx::softmax(mx::where(seen_keys(scores.shape(), first), x, hidden), -1);
+  return mx::astype(p, scores.dtype());
+}
+
+mx::array causal_softmax_gradient(const mx::array& p, const mx::array& dp, float scale,
+                                  const std::vector<int32_t>& first) {
+  if (fused_here(p)) {
+    return mx::array(p.shape(), mx::float32,
+                     std::make_shared<SoftmaxGradient>(mx::to_stream({}), causal_rows(p, scale, first)),
+                     {mx::contiguous(p), mx::contiguous(dp)});
+  }
+  const mx::array weighted = mx::multiply(mx::astype(p, mx::float32), mx::astype(dp, mx::float32));
+  const mx::array sum = mx::sum(weighted, -1, /* keepdims = */ true);
+  const mx::array d = mx::subtract(weighted, mx::multiply(mx::astype(p, mx::float32), sum));
+  return mx::astype(mx::multiply(d, mx::array(scale)), p.dtype());
+}
+
+mx::array seen_keys(const mx::Shape& scores, const std::vector<int32_t>& first) {
+  const int queries = scores[scores.size() - 2], keys = scores.back();
+  const mx::array key = mx::arange(keys, mx::int32);
+  const mx::array own = mx::expand_dims(mx::arange(keys - queries, keys, mx::int32), 1);
+  const mx::array causal = mx::less_equal(key, own);
+  if (first.empty()) return causal;
+  mx::Shape shape(scores.size(), 1);
+  shape[0] = scores[0];
+  shape[shape.size() - 2] = queries;
+  return mx::logical_and(causal, mx::greater_equal(key, mx::array(first.begin(), shape, mx::int32)));
 }
 
 mx::array linear(const mx::array& x, const mx::array& weight, const mx::array* bias) {

@@ -1,0 +1,100 @@
+// Arrays handled in parts along one axis, so that what is made on the way never exists for all of it at once.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace trunkline {
+
+namespace mx = mlx::core;
+
+struct Part {
+  int begin, end;
+};
+
+// [0, total) in parts of `block` >= 1, the last maybe shorter.
+inline std::vector<Part> parts_of(int total, int block) {
+  std::vector<Part> parts;
+  for (int begin = 0; begin < total; begin += std::min(block, total - begin)) {
+    parts.push_back({begin, begin + std::min(block, total - begin)});
+  }
+  return parts;
+}
+
+// x[..., begin:end, ...] along `axis`; x itself where that is all of it.
+inline mx::array part(const mx::array& x, int axis, int begin, int end) {
+  if (begin == 0 && end == x.shape(axis)) return x;
+  mx::Shape from(x.ndim(), 0), to = x.shape();
+  from[static_cast<size_t>(axis)] = begin;
+  to[static_cast<size_t>(axis)] = end;
+  return mx::slice(x, from, to);
+}
+
+// An array that is made part by part, in place from the second part on.
+class Assembly {
+ public:
+  Assembly(mx::Shape shape, mx::Dtype dtype, int axis) : shape_(std::move(shape)), dtype_(dtype), axis_(axis) {}
+
+  // Parts do not overlap and cover everything in the end. Evaluates.
+  void put(int begin, int end, const mx::array& x) {
+    put_lazily(begin, end, x);
+    value_->eval();
+  }
+  // For the caller to evaluate value() before the next part.
+  void put_lazily(int begin, int end, const mx::array& x) {
+    if (begin == 0 && end == shape_[static_cast<size_t>(axis_)]) {
+      value_ = x;
+      return;
+    }
+    if (!value_) value_ = mx::zeros(shape_, dtype_);
+    mx::Shape from(shape_.size(), 0), to = shape_;
+    from[static_cast<size_t>(axis_)] = begin;
+    to[static_cast<size_t>(axis_)] = end;
+    // Moved, so that nothing else holds it and MLX writes into its memory.
+    value_ = mx::slice_update(std::exchange(*value_, mx::array(0.0f)), x, from, to);
+  }
+  const mx::array& value() const { return *value_; }
+  mx::array take() { return *std::exchange(value_, std::nullopt); }
+
+ private:
+  mx::Shape shape_;
+  mx::Dtype dtype_;
+  int axis_;
+  std::optional<mx::array> value_;
+};
+
+// A sum in f32 of arrays that cover parts of it.
+class Accumulation {
+ public:
+  explicit Accumulation(mx::Shape shape, int axis = 0) : shape_(std::move(shape)), axis_(axis) {}
+
+  // For the caller to evaluate value() before the next.
+  void add(int begin, int end, const mx::array& x) {
+    const mx::array term = mx::astype(x, mx::float32);
+    const bool whole = begin == 0 && end == shape_[static_cast<size_t>(axis_)];
+    if (!value_ && whole) {
+      value_ = term;
+      return;
+    }
+    mx::array sum = value_ ? *std::exchange(value_, std::nullopt) : mx::zeros(shape_, mx::float32);
+    mx::Shape from(shape_.size(), 0), to = shape_;
+    from[static_cast<size_t>(axis_)] = begin;
+    to[static_cast<size_t>(axis_)] = end;
+    value_ = whole ? mx::add(std::exchange(sum, mx::array(0.0f)), term)
+                   : mx::slice_update_add(std::exchange(sum, mx::array(0.0f)), term, from, to);
+  }
+  void add(const mx::array& x) { add(0, shape_[static_cast<size_t>(axis_)], x); }
+  const mx::array& value() const { return *value_; }
+  mx::array take(mx::Dtype dtype = mx::float32) { return mx::astype(*std::exchange(value_, std::nullopt), dtype); }
+
+ private:
+  mx::Shape shape_;
+  int axis_;
+  std::optional<mx::array> value_;
+};
+
+}  // namespace trunkline
