@@ -8,10 +8,10 @@
 namespace trunkline {
 namespace {
 
-// The other ranks, beginning with the next one, so that not all send to the same first.
-std::vector<size_t> peers_of(const Channel& channel) {
+// The others, beginning with the next one, so that not all send to the same first.
+std::vector<size_t> peers_of(const Team& team) {
   std::vector<size_t> peers;
-  for (size_t i = 1; i < channel.size(); ++i) peers.push_back((channel.rank() + i) % channel.size());
+  for (size_t i = 1; i < team.ranks.size(); ++i) peers.push_back((team.place + i) % team.ranks.size());
   return peers;
 }
 
@@ -27,37 +27,44 @@ void for_each_frame(const Channel& channel, size_t size, F f) {
 void reduce_frame(Channel& channel, const Operation& operation, ConstBytes own, Bytes out, size_t offset,
                   size_t bytes) {
   const auto inputs = channel.collect(offset, own.data() + offset);
+  const auto span = channel.stopwatch().in(Activity::reduce);
   reduce(operation.reduction, operation.dtype, inputs, out.data() + offset, bytes / size_of(operation.dtype));
 }
 
-void copy(ConstBytes from, Bytes to) {
-  if (!from.empty() && from.data() != to.data()) std::memcpy(to.data(), from.data(), from.size());
+void copy(Channel& channel, ConstBytes from, Bytes to) {
+  if (from.empty() || from.data() == to.data()) return;
+  const auto span = channel.stopwatch().in(Activity::copy);
+  std::memcpy(to.data(), from.data(), from.size());
 }
 
 }  // namespace
 
-void mesh_all_reduce(Channel& channel, const Operation& operation, const ConstBlocks& in, const Blocks& out) {
-  const size_t rank = channel.rank();
-  const std::vector<size_t> peers = peers_of(channel);
-  channel.open(operation);
+void mesh_all_reduce(Channel& channel, const Operation& operation, const Team& team, const ConstBlocks& in,
+                     const Blocks& out) {
+  const ConstBytes own = in[team.place];
+  const Bytes sum = out[team.place];
+  const std::vector<size_t> peers = peers_of(team);
+  channel.open(operation, team);
   for (const size_t peer : peers) {
-    channel.send(peer, Part::scatter, in[peer]);
-    channel.stage(peer, in[rank].size());
+    channel.announce(peer, Part::gather, sum.size());
+    channel.send({&peer, 1}, Part::scatter, in[peer]);
+    channel.stage(peer, own.size());
     channel.receive(peer, Part::gather, out[peer]);
   }
-  for_each_frame(channel, in[rank].size(), [&](size_t offset, size_t bytes) {
-    reduce_frame(channel, operation, in[rank], out[rank], offset, bytes);
-    for (const size_t peer : peers) channel.send(peer, Part::gather, out[rank].subspan(offset, bytes));
+  for_each_frame(channel, own.size(), [&](size_t offset, size_t bytes) {
+    std::byte* const frame = channel.frame_for(peers, Part::gather, bytes);
+    reduce_frame(channel, operation, own, sum, offset, bytes);
+    if (frame != nullptr) copy(channel, sum.subspan(offset, bytes), {frame, bytes});
+    channel.send(peers, Part::gather, {frame != nullptr ? frame : sum.data() + offset, bytes});
   });
   channel.close();
 }
 
-void broadcast_all_reduce(Channel& channel, const Operation& operation, ConstBytes in, Bytes out) {
-  channel.open(operation);
-  for (const size_t peer : peers_of(channel)) {
-    channel.send(peer, Part::scatter, in);
-    channel.stage(peer, in.size());
-  }
+void broadcast_all_reduce(Channel& channel, const Operation& operation, const Team& team, ConstBytes in, Bytes out) {
+  const std::vector<size_t> peers = peers_of(team);
+  channel.open(operation, team);
+  channel.send(peers, Part::scatter, in);
+  for (const size_t peer : peers) channel.stage(peer, in.size());
   for_each_frame(channel, in.size(), [&](size_t offset, size_t bytes) {
     if (in.data() == out.data()) channel.await_sent(Part::scatter, offset + bytes);
     reduce_frame(channel, operation, in, out, offset, bytes);
@@ -65,11 +72,11 @@ void broadcast_all_reduce(Channel& channel, const Operation& operation, ConstByt
   channel.close();
 }
 
-void reduce_scatter(Channel& channel, const Operation& operation, const ConstBlocks& in, Bytes out) {
-  const ConstBytes own = in[channel.rank()];
-  channel.open(operation);
-  for (const size_t peer : peers_of(channel)) {
-    channel.send(peer, Part::scatter, in[peer]);
+void reduce_scatter(Channel& channel, const Operation& operation, const Team& team, const ConstBlocks& in, Bytes out) {
+  const ConstBytes own = in[team.place];
+  channel.open(operation, team);
+  for (const size_t peer : peers_of(team)) {
+    channel.send({&peer, 1}, Part::scatter, in[peer]);
     channel.stage(peer, own.size());
   }
   for_each_frame(channel, own.size(),
@@ -77,41 +84,41 @@ void reduce_scatter(Channel& channel, const Operation& operation, const ConstBlo
   channel.close();
 }
 
-void all_gather(Channel& channel, const Operation& operation, ConstBytes in, const Blocks& out) {
-  channel.open(operation);
-  for (const size_t peer : peers_of(channel)) {
-    channel.send(peer, Part::gather, in);
-    channel.receive(peer, Part::gather, out[peer]);
-  }
-  copy(in, out[channel.rank()]);
+void all_gather(Channel& channel, const Operation& operation, const Team& team, ConstBytes in, const Blocks& out) {
+  const std::vector<size_t> peers = peers_of(team);
+  channel.open(operation, team);
+  channel.send(peers, Part::gather, in);
+  for (const size_t peer : peers) channel.receive(peer, Part::gather, out[peer]);
+  copy(channel, in, out[team.place]);
   channel.close();
 }
 
-void broadcast(Channel& channel, const Operation& operation, Bytes data) {
+void broadcast(Channel& channel, const Operation& operation, const Team& team, Bytes data) {
   const size_t root = static_cast<size_t>(operation.root);
-  channel.open(operation);
-  if (channel.rank() == root) {
-    for (const size_t peer : peers_of(channel)) channel.send(peer, Part::gather, data);
+  channel.open(operation, team);
+  if (team.place == root) {
+    channel.send(peers_of(team), Part::gather, data);
   } else {
     channel.receive(root, Part::gather, data);
   }
   channel.close();
 }
 
-void send(Channel& channel, const Operation& operation, ConstBytes data) {
-  channel.open(operation);
-  channel.send(static_cast<size_t>(operation.root), Part::gather, data);
+void send(Channel& channel, const Operation& operation, const Team& team, ConstBytes data) {
+  const size_t to = static_cast<size_t>(operation.root);
+  channel.open(operation, team);
+  channel.send({&to, 1}, Part::gather, data);
   channel.close();
 }
 
-void receive(Channel& channel, const Operation& operation, Bytes data) {
-  channel.open(operation);
+void receive(Channel& channel, const Operation& operation, const Team& team, Bytes data) {
+  channel.open(operation, team);
   channel.receive(static_cast<size_t>(operation.root), Part::gather, data);
   channel.close();
 }
 
-void barrier(Channel& channel, const Operation& operation) {
-  channel.open(operation);
+void barrier(Channel& channel, const Operation& operation, const Team& team) {
+  channel.open(operation, team);
   channel.close();
 }
 

@@ -2,33 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
+#include <numeric>
 
 #include "base/fail.h"
 #include "comm/algorithms.h"
 #include "comm/lanes.h"
-#include "comm/stream_channel.h"
-#include "link/rendezvous.h"
-#include "link/socket.h"
+#include "comm/transport.h"
 #include "plan/collectives.h"
 
 namespace trunkline {
 namespace {
-
-constexpr std::chrono::microseconds kSpin{20};
-
-// The wires of a job of one rank.
-Connections alone() {
-  Connections wiring;
-  wiring.members.resize(1);
-  wiring.members[0].host = host_name();
-  wiring.control.resize(1);
-  wiring.lanes.resize(1);
-  wiring.lanes[0].resize(1);
-  return wiring;
-}
-
-int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 void check(const Config& config) {
   if (config.size < 1) fail(ErrorKind::input, "a job of {} ranks: there must be one at least", config.size);
@@ -40,28 +23,10 @@ void check(const Config& config) {
   if (config.timeout <= config.timeout.zero()) fail(ErrorKind::input, "a timeout of {} ms", config.timeout.count());
 }
 
-Connections connect_ranks(const Config& config) {
-  if (config.size == 1) return alone();
-  Place place;
-  place.rank = config.rank;
-  place.size = config.size;
-  place.coordinator = config.coordinator;
-  place.listen_fd = config.listen_fd;
-  place.job_key = config.job_key;
-  place.timeout = config.timeout;
-  place.lanes = config.lanes;
-  const bool one_host = Address::resolve(config.coordinator).front().loopback();
-  place.default_lanes = default_lanes(cores(), one_host ? config.size : 1);
-  return rendezvous(place);
-}
-
-// Threads that wait may spin only where every thread of every rank of this host, and one that computes, has a core.
-std::chrono::nanoseconds spin_for(const std::vector<Member>& members, int rank, size_t lanes) {
-  const std::string& host = members[static_cast<size_t>(rank)].host;
-  const auto neighbours =
-      std::count_if(members.begin(), members.end(), [&](const Member& m) { return m.host == host; });
-  const bool spare = neighbours * static_cast<int>(lanes + 1) <= cores();
-  return spare ? kSpin : std::chrono::nanoseconds(0);
+Team everyone(const Config& config) {
+  Team team{std::vector<size_t>(static_cast<size_t>(config.size)), static_cast<size_t>(config.rank)};
+  std::iota(team.ranks.begin(), team.ranks.end(), size_t{0});
+  return team;
 }
 
 bool overlap(ConstBytes a, ConstBytes b) {
@@ -88,12 +53,12 @@ std::vector<std::span<Byte>> segments(std::span<Byte> stripe, size_t ranks) {
   return result;
 }
 
-class TcpGroup final : public Group {
+class JobGroup final : public Group {
  public:
-  explicit TcpGroup(const Config& config) : TcpGroup(config, connect_ranks(config)) {}
-  ~TcpGroup() override { watch_.leave(); }
-  TcpGroup(const TcpGroup&) = delete;
-  TcpGroup& operator=(const TcpGroup&) = delete;
+  explicit JobGroup(const Config& config) : JobGroup(config, connect_ranks(config)) {}
+  ~JobGroup() override { watch_.leave(); }
+  JobGroup(const JobGroup&) = delete;
+  JobGroup& operator=(const JobGroup&) = delete;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -125,7 +90,8 @@ class TcpGroup final : public Group {
       own = own_block;
     }
     run(operation, block, [&](Channel& channel, Range stripe) {
-      trunkline::all_gather(channel, operation, own.subspan(stripe.begin, stripe.size()), slices(all, ranks(), stripe));
+      trunkline::all_gather(channel, operation, team_, own.subspan(stripe.begin, stripe.size()),
+                            slices(all, ranks(), stripe));
     });
   }
 
@@ -141,7 +107,7 @@ class TcpGroup final : public Group {
       sum = apart;
     }
     run(operation, block, [&](Channel& channel, Range stripe) {
-      reduce_scatter(channel, operation, slices(all, ranks(), stripe), sum.subspan(stripe.begin, stripe.size()));
+      reduce_scatter(channel, operation, team_, slices(all, ranks(), stripe), sum.subspan(stripe.begin, stripe.size()));
     });
     if (!apart.empty()) std::memcpy(result.data(), apart.data(), block);
   }
@@ -151,27 +117,30 @@ class TcpGroup final : public Group {
     Operation operation = collective(Operation::Kind::broadcast, count, dtype);
     operation.root = root;
     run(operation, operation.bytes(), [&](Channel& channel, Range stripe) {
-      trunkline::broadcast(channel, operation, bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
+      trunkline::broadcast(channel, operation, team_,
+                           bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
     });
   }
 
   void send(const void* data, size_t count, Dtype dtype, int to) override {
     const Operation operation = transfer(Operation::Kind::send, count, dtype, to);
     run(operation, operation.bytes(), [&](Channel& channel, Range stripe) {
-      trunkline::send(channel, operation, bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
+      trunkline::send(channel, operation, team_,
+                      bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
     });
   }
 
   void recv(void* data, size_t count, Dtype dtype, int from) override {
     const Operation operation = transfer(Operation::Kind::receive, count, dtype, from);
     run(operation, operation.bytes(), [&](Channel& channel, Range stripe) {
-      trunkline::receive(channel, operation, bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
+      trunkline::receive(channel, operation, team_,
+                         bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
     });
   }
 
   void barrier() override {
     const Operation operation = collective(Operation::Kind::barrier, 0, Dtype::u8);
-    run(operation, 0, [&](Channel& channel, Range) { trunkline::barrier(channel, operation); });
+    run(operation, 0, [&](Channel& channel, Range) { trunkline::barrier(channel, operation, team_); });
   }
 
   void abort(const std::string& reason) override {
@@ -181,23 +150,23 @@ class TcpGroup final : public Group {
 
   void advance() override { watch_.advance(); }
 
+  std::vector<CableTraffic> cables() const override {
+    std::vector<CableTraffic> cables;
+    for (size_t lane = 0; lane < lanes_.size(); ++lane) lanes_.channel(lane).add_traffic(cables);
+    return cables;
+  }
+
+  Profile profile() override { return lanes_.profile(); }
+
  private:
-  TcpGroup(const Config& config, Connections wiring)
+  JobGroup(const Config& config, Connections wiring)
       : rank_(config.rank),
         size_(config.size),
         algorithm_(config.algorithm),
+        team_(everyone(config)),
         transfers_(wiring.members.size(), 0),
-        watch_(static_cast<size_t>(config.rank), std::move(wiring.members), std::move(wiring.control), config.timeout),
-        lanes_(channels(std::move(wiring.lanes)), watch_) {}
-
-  std::vector<std::unique_ptr<Channel>> channels(std::vector<std::vector<TcpLink>> lanes) {
-    const StreamChannel::Options options{kFrameBytes, spin_for(watch_.members(), rank_, lanes.size())};
-    std::vector<std::unique_ptr<Channel>> result;
-    for (auto& links : lanes) {
-      result.push_back(std::make_unique<StreamChannel>(static_cast<size_t>(rank_), std::move(links), watch_, options));
-    }
-    return result;
-  }
+        watch_(team_.place, std::move(wiring.members), std::move(wiring.control), config.timeout),
+        lanes_(make_channels(config, std::move(wiring), watch_), watch_) {}
 
   size_t ranks() const { return static_cast<size_t>(size_); }
 
@@ -242,9 +211,9 @@ class TcpGroup final : public Group {
       const ConstBytes own = from.subspan(stripe.begin, stripe.size());
       const Bytes result = to.subspan(stripe.begin, stripe.size());
       if (operation.algorithm == Algorithm::broadcast) {
-        broadcast_all_reduce(channel, operation, own, result);
+        broadcast_all_reduce(channel, operation, team_, own, result);
       } else {
-        mesh_all_reduce(channel, operation, segments(own, ranks()), segments(result, ranks()));
+        mesh_all_reduce(channel, operation, team_, segments(own, ranks()), segments(result, ranks()));
       }
     });
   }
@@ -257,7 +226,7 @@ class TcpGroup final : public Group {
   // Runs f(channel, stripe) on each lane that the message has a stripe for.
   template <typename F>
   void run(const Operation& operation, size_t bytes, F f) {
-    watch_.begin(operation);
+    watch_.begin(operation, team_);
     const size_t count = lanes_for(bytes, lanes_.size());
     lanes_.run(count, [&](Channel& channel, size_t lane) { f(channel, part_of(bytes, count, lane)); });
     watch_.end();
@@ -266,6 +235,7 @@ class TcpGroup final : public Group {
   const int rank_;
   const int size_;
   const Algorithm algorithm_;
+  const Team team_;
   uint64_t collectives_ = 0;
   std::vector<uint64_t> transfers_;  // by rank
   Watch watch_;
@@ -276,7 +246,7 @@ class TcpGroup final : public Group {
 
 std::shared_ptr<Group> Group::connect(const Config& config) {
   check(config);
-  return std::make_shared<TcpGroup>(config);
+  return std::make_shared<JobGroup>(config);
 }
 
 }  // namespace trunkline

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <tuple>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "comm/ranks_test.h"
 #include "comm/reduce.h"
@@ -227,6 +229,59 @@ INSTANTIATE_TEST_SUITE_P(, Values,
                                   std::to_string(std::get<1>(test.param)) + "Lanes" +
                                   (std::get<2>(test.param) == Algorithm::mesh ? "Mesh" : "Broadcast");
                          });
+
+TEST(Figures, CablesCountThePayload) {
+  const auto errors = run_threads(
+      3,
+      [](Group& group) {
+        const size_t count = 100'000;
+        std::vector<float> in(count, 1.0f), all(3 * count);
+        group.all_gather(in.data(), all.data(), count, Dtype::f32);
+        const auto cables = group.cables();
+        ASSERT_EQ(cables.size(), 2u);
+        for (const CableTraffic& cable : cables) {
+          EXPECT_EQ(cable.id, "tcp");
+          EXPECT_NE(cable.peer, group.rank());
+          EXPECT_EQ(cable.bytes_sent, count * sizeof(float));
+          EXPECT_EQ(cable.bytes_received, count * sizeof(float));
+          EXPECT_TRUE(cable.working);
+        }
+      },
+      [](Config& config) { config.lanes = 2; });
+  EXPECT_THAT(errors, ::testing::Each(::testing::Field(&Thrown::text, "")));
+}
+
+double sum_of(const Profile& profile) {
+  return profile.verbs + profile.copy + profile.reduce + profile.checksum + profile.protocol + profile.idle;
+}
+
+TEST(Figures, TheProfileAddsUpToTheTimeInCollectives) {
+  const auto errors = run_threads(
+      2,
+      [](Group& group) {
+        std::vector<float> data(1'000'000, 1.0f);
+        const auto work = [&] {
+          const auto start = Clock::now();
+          for (int i = 0; i < 10; ++i) group.all_sum(data.data(), data.data(), data.size(), Dtype::f32);
+          for (int i = 0; i < 200; ++i) group.barrier();
+          return seconds_since(start);
+        };
+        work();
+        EXPECT_EQ(sum_of(group.profile()), 0);  // it was off
+        for (int round = 0; round < 2; ++round) {
+          const double seconds = work();
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // outside of any call: not counted
+          const Profile profile = group.profile();
+          EXPECT_NEAR(sum_of(profile), seconds, 0.05 * seconds + 0.01);
+          EXPECT_GT(profile.verbs, 0);
+          EXPECT_GT(profile.reduce, 0);
+          EXPECT_GT(profile.protocol, 0);
+          EXPECT_GT(profile.idle, 0);
+        }
+      },
+      [](Config& config) { config.lanes = 3; });
+  EXPECT_THAT(errors, ::testing::Each(::testing::Field(&Thrown::text, "")));
+}
 
 }  // namespace
 }  // namespace trunkline::testing

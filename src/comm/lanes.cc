@@ -23,6 +23,8 @@ Lanes::~Lanes() {
 }
 
 void Lanes::run(size_t count, const Task& task) {
+  Stopwatch& stopwatch = channels_[0]->stopwatch();
+  const auto start = stopwatch.is_on() ? Clock::now() : Clock::time_point{};
   for (size_t lane = 1; lane < count; ++lane) {
     Worker& worker = *workers_[lane - 1];
     const std::lock_guard lock(worker.mutex);
@@ -30,11 +32,15 @@ void Lanes::run(size_t count, const Task& task) {
     worker.changed.notify_all();
   }
   run_one(task, 0);
-  for (size_t lane = 1; lane < count; ++lane) {
-    Worker& worker = *workers_[lane - 1];
-    std::unique_lock lock(worker.mutex);
-    worker.changed.wait(lock, [&] { return worker.task == nullptr; });
+  {
+    const auto span = stopwatch.in(Activity::idle);
+    for (size_t lane = 1; lane < count; ++lane) {
+      Worker& worker = *workers_[lane - 1];
+      std::unique_lock lock(worker.mutex);
+      worker.changed.wait(lock, [&] { return worker.task == nullptr; });
+    }
   }
+  if (start != Clock::time_point{}) busy_ns_ += static_cast<uint64_t>((Clock::now() - start).count());
   watch_.check();
 }
 
@@ -52,8 +58,37 @@ void Lanes::work(Worker& worker, size_t lane) {
   }
 }
 
+// A lane is idle while it waits for work during a run(): that is all of the run's time that its own stopwatch lacks.
+Profile Lanes::profile() {
+  std::array<uint64_t, kActivities> totals{};
+  uint64_t measured = 0;
+  for (const auto& channel : channels_) {
+    channel->stopwatch().turn_on();
+    for (size_t i = 0; i < kActivities; ++i) totals[i] += channel->stopwatch().total(static_cast<Activity>(i));
+  }
+  const auto since = [&](Activity activity) {
+    const size_t i = static_cast<size_t>(activity);
+    const uint64_t ns = totals[i] - told_[i];
+    measured += ns;
+    return static_cast<double>(ns) * 1e-9 / static_cast<double>(channels_.size());
+  };
+  Profile profile{.verbs = since(Activity::verbs),
+                  .copy = since(Activity::copy),
+                  .reduce = since(Activity::reduce),
+                  .checksum = since(Activity::checksum),
+                  .protocol = since(Activity::protocol),
+                  .idle = since(Activity::idle)};
+  const uint64_t busy_ns = busy_ns_;
+  const double all = static_cast<double>(busy_ns - told_busy_ns_) * static_cast<double>(channels_.size());
+  profile.idle += std::max(0.0, all - static_cast<double>(measured)) * 1e-9 / static_cast<double>(channels_.size());
+  told_ = totals;
+  told_busy_ns_ = busy_ns;
+  return profile;
+}
+
 // The other lanes, on all ranks, learn of an error through the watch, and stop.
 void Lanes::run_one(const Task& task, size_t lane) noexcept {
+  const auto span = channels_[lane]->stopwatch().in(Activity::protocol);
   try {
     task(*channels_[lane], lane);
   } catch (const Error& error) {

@@ -2,6 +2,8 @@
 // caller's thread, the others are threads of their own that sleep between operations.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -22,9 +24,13 @@ class Lanes {
   ~Lanes();
 
   size_t size() const { return channels_.size(); }
+  const Channel& channel(size_t lane) const { return *channels_[lane]; }
 
   // Runs the task on the first `count` lanes. An error on one of them ends the job for all; throws what ended it.
   void run(size_t count, const Task& task);
+
+  // Where the time of all run() went since the last call; see Group::profile().
+  Profile profile();
 
  private:
   struct Worker {
@@ -40,6 +46,9 @@ class Lanes {
 
   std::vector<std::unique_ptr<Channel>> channels_;
   Watch& watch_;
+  std::atomic<uint64_t> busy_ns_{0};          // in run(), once the stopwatches are on
+  std::array<uint64_t, kActivities> told_{};  // by profile(), of all lanes
+  uint64_t told_busy_ns_ = 0;
   std::vector<std::unique_ptr<Worker>> workers_;  // of lanes 1, 2, ...
 };
 

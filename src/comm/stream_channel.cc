@@ -12,18 +12,21 @@ constexpr size_t kScatter = static_cast<size_t>(Part::scatter);
 }  // namespace
 
 StreamChannel::StreamChannel(size_t rank, std::vector<TcpLink> links, Watch& watch, const Options& options)
-    : rank_(rank), options_(options), watch_(watch), peers_(links.size()), collected_(links.size()) {
+    : rank_(rank), options_(options), watch_(watch), peers_(links.size()) {
   static_assert(sizeof(Opening) == 32 && sizeof(FrameHeader) == 16, "the layout on the wire");
   for (size_t i = 0; i < links.size(); ++i) peers_[i].link = std::move(links[i]);
 }
 
 // --- what an operation gives and expects
 
-void StreamChannel::open(const Operation& operation) {
+void StreamChannel::open(const Operation& operation, const Team& team) {
   operation_ = operation;
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    Peer& peer = peers_[i];
-    peer.active = i != rank_ && (!operation.pairwise() || static_cast<size_t>(operation.root) == i);
+  team_ = team;
+  collected_.assign(team.ranks.size(), nullptr);
+  for (Peer& peer : peers_) peer.active = false;
+  for (size_t place = 0; place < team.ranks.size(); ++place) {
+    Peer& peer = at(place);
+    peer.active = place != team.place && (!operation.pairwise() || static_cast<size_t>(operation.root) == place);
     if (!peer.active) continue;
     peer.out = {};
     peer.in = {};
@@ -34,25 +37,27 @@ void StreamChannel::open(const Operation& operation) {
   }
 }
 
-void StreamChannel::send(size_t peer, Part part, ConstBytes bytes) {
-  Outgoing& out = peers_[peer].out[static_cast<size_t>(part)];
-  if (out.size == 0) out.base = bytes.data();
-  out.size += bytes.size();
+void StreamChannel::send(std::span<const size_t> peers, Part part, ConstBytes bytes) {
+  for (const size_t peer : peers) {
+    Outgoing& out = at(peer).out[static_cast<size_t>(part)];
+    if (out.size == 0) out.base = bytes.data();
+    out.size += bytes.size();
+  }
 }
 
 void StreamChannel::receive(size_t peer, Part part, Bytes into) {
-  peers_[peer].in[static_cast<size_t>(part)] = {into.data(), into.size(), 0};
+  at(peer).in[static_cast<size_t>(part)] = {into.data(), into.size(), 0};
 }
 
 void StreamChannel::stage(size_t peer, size_t bytes) {
-  peers_[peer].in[kScatter] = {nullptr, bytes, 0};
-  if (bytes > 0 && peers_[peer].staging.empty()) peers_[peer].staging.resize(staging_bytes());
+  at(peer).in[kScatter] = {nullptr, bytes, 0};
+  if (bytes > 0 && at(peer).staging.empty()) at(peer).staging.resize(staging_bytes());
 }
 
 std::span<const std::byte* const> StreamChannel::collect(size_t offset, const std::byte* own) {
-  for (size_t i = 0; i < peers_.size(); ++i) {
-    peers_[i].collected = offset;
-    collected_[i] = i == rank_ ? own : peers_[i].staging.data() + offset % staging_bytes();
+  for (size_t place = 0; place < team_.ranks.size(); ++place) {
+    at(place).collected = offset;
+    collected_[place] = place == team_.place ? own : at(place).staging.data() + offset % staging_bytes();
   }
   move_until([&] {
     return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
@@ -69,6 +74,10 @@ void StreamChannel::await_sent(Part part, size_t bytes) {
       return !peer.active || peer.out[static_cast<size_t>(part)].sent >= bytes;
     });
   });
+}
+
+void StreamChannel::await_received(size_t peer, Part part, size_t bytes) {
+  move_until([&] { return at(peer).in[static_cast<size_t>(part)].received >= bytes; });
 }
 
 void StreamChannel::close() {
@@ -119,10 +128,15 @@ bool StreamChannel::write_to(size_t index) {
   const std::array<ConstBytes, 2> parts{
       ConstBytes(sending.prefix).subspan(prefix_done, sending.prefix_size - prefix_done),
       ConstBytes(sending.payload + payload_done, sending.payload_size - payload_done)};
-  const size_t count = peer.link.write(parts);
+  const size_t count = [&] {
+    const auto span = stopwatch_.in(Activity::verbs);
+    return peer.link.write(parts);
+  }();
+  const size_t payload = count - std::min(count, parts[0].size());
   peer.can_write = count == parts[0].size() + parts[1].size();
   sending.done += count;
-  peer.out[static_cast<size_t>(sending.part)].sent += count - std::min(count, parts[0].size());
+  peer.out[static_cast<size_t>(sending.part)].sent += payload;
+  peer.bytes_sent.fetch_add(payload, std::memory_order_relaxed);
   return count > 0;
 }
 
@@ -170,12 +184,14 @@ bool StreamChannel::read_from(size_t index) {
   }
   peer.ahead_begin = 0;
   const std::array<Bytes, 2> parts{place, ahead};
-  const size_t count = peer.link.read(parts);
+  const size_t count = [&] {
+    const auto span = stopwatch_.in(Activity::verbs);
+    return peer.link.read(parts);
+  }();
   peer.can_read = count == place.size() + ahead.size();
 
   const size_t placed = std::min(count, place.size());
-  if (placed > 0) peer.in[static_cast<size_t>(peer.frame->part)].received += placed;
-  peer.frame_left -= placed;
+  if (placed > 0) peer.took(placed);
   peer.ahead_end += count - placed;
   digest(index);
   return count > 0;
@@ -191,10 +207,10 @@ void StreamChannel::digest(size_t index) {
       const std::span<std::byte> place = peer.next_place(staging_bytes());
       const size_t count = std::min(available, place.size());
       if (count == 0) return;
+      const auto span = stopwatch_.in(Activity::copy);
       std::memcpy(place.data(), peer.ahead.data() + peer.ahead_begin, count);
       peer.ahead_begin += count;
-      peer.frame_left -= count;
-      peer.in[static_cast<size_t>(peer.frame->part)].received += count;
+      peer.took(count);
     } else if (!peer.opened) {
       if (available < sizeof(Opening)) return;
       take_opening(index);
@@ -214,7 +230,8 @@ void StreamChannel::take_opening(size_t index) {
   const Operation theirs{opening.number,    opening.count,     opening.kind, opening.dtype,
                          opening.reduction, opening.algorithm, opening.root};
   watch_.heard(index, theirs);
-  if (!matches(operation_, static_cast<int>(rank_), theirs, static_cast<int>(index))) {
+  const auto place = std::find(team_.ranks.begin(), team_.ranks.end(), index) - team_.ranks.begin();
+  if (!matches(operation_, static_cast<int>(team_.place), theirs, static_cast<int>(place))) {
     const bool first = rank_ < index;
     fail(ErrorKind::mismatch, "ranks disagree on an operation: {} called {}, {} called {}",
          watch_.who(first ? rank_ : index), (first ? operation_ : theirs).text(), watch_.who(first ? index : rank_),
@@ -258,6 +275,13 @@ size_t StreamChannel::Peer::room(size_t staging_bytes) const {
   return part.base != nullptr ? part.size - part.received : collected + staging_bytes - part.received;
 }
 
+// So many bytes of the current frame are in their place.
+void StreamChannel::Peer::took(size_t bytes) {
+  in[static_cast<size_t>(frame->part)].received += bytes;
+  frame_left -= bytes;
+  bytes_received.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 // Where the next bytes of the current frame go: nowhere without a frame, or without room.
 std::span<std::byte> StreamChannel::Peer::next_place(size_t staging_bytes) {
   if (!frame) return {};
@@ -271,6 +295,7 @@ std::span<std::byte> StreamChannel::Peer::next_place(size_t staging_bytes) {
 
 // A brief spin where the cores allow it, then sleep until a link is ready or the job has ended.
 void StreamChannel::sleep(Watch::Wait& wait) {
+  const auto span = stopwatch_.in(Activity::idle);
   const auto start = Clock::now();
   while (Clock::now() - start < options_.spin) {
     for (Peer& peer : peers_) peer.can_read = peer.can_write = true;
@@ -292,6 +317,16 @@ void StreamChannel::sleep(Watch::Wait& wait) {
     peers_[awaited_[i]].can_write = interests_[i].write;
   }
   if (wake == Wake::timeout) watch_.still_waiting(wait, Clock::now() - slept_from, awaited_);
+}
+
+void StreamChannel::add_traffic(std::vector<CableTraffic>& cables) const {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    if (i == rank_) continue;
+    trunkline::add_traffic(cables, {.id = "tcp",
+                                    .peer = static_cast<int>(i),
+                                    .bytes_sent = peers_[i].bytes_sent.load(std::memory_order_relaxed),
+                                    .bytes_received = peers_[i].bytes_received.load(std::memory_order_relaxed)});
+  }
 }
 
 }  // namespace trunkline

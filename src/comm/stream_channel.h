@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -25,17 +26,22 @@ class StreamChannel final : public Channel {
   // `links`: by rank, none for `rank` itself.
   StreamChannel(size_t rank, std::vector<TcpLink> links, Watch& watch, const Options& options);
 
-  size_t rank() const override { return rank_; }
-  size_t size() const override { return peers_.size(); }
+  bool reaches(size_t) const override { return true; }
   size_t frame_bytes() const override { return options_.frame_bytes; }
 
-  void open(const Operation& operation) override;
-  void send(size_t peer, Part part, ConstBytes bytes) override;
+  void open(const Operation& operation, const Team& team) override;
+  void announce(size_t, Part, size_t) override {}
+  void send(std::span<const size_t> peers, Part part, ConstBytes bytes) override;
+  std::byte* frame_for(std::span<const size_t>, Part, size_t) override { return nullptr; }
   void receive(size_t peer, Part part, Bytes into) override;
   void stage(size_t peer, size_t bytes) override;
   std::span<const std::byte* const> collect(size_t offset, const std::byte* own) override;
   void await_sent(Part part, size_t bytes) override;
+  void await_received(size_t peer, Part part, size_t bytes) override;
   void close() override;
+
+  Stopwatch& stopwatch() override { return stopwatch_; }
+  void add_traffic(std::vector<CableTraffic>& cables) const override;
 
  private:
   static constexpr size_t kParts = 2;
@@ -105,10 +111,13 @@ class StreamChannel final : public Channel {
     size_t collected = 0;  // of the staged part; what lies before it has made room
     bool can_read = true;
 
+    std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};  // of payload, in all
+
     bool all_received() const;
     bool all_sent() const;
     bool wants_read(size_t staging_bytes) const;
     size_t room(size_t staging_bytes) const;
+    void took(size_t bytes);
     std::span<std::byte> next_place(size_t staging_bytes);
   };
 
@@ -122,13 +131,16 @@ class StreamChannel final : public Channel {
   void take_opening(size_t index);
   void take_header(size_t index);
   void sleep(Watch::Wait& wait);
+  Peer& at(size_t place) { return peers_[team_.ranks[place]]; }
   size_t staging_bytes() const { return kStagedFrames * options_.frame_bytes; }
 
   const size_t rank_;
   const Options options_;
   Watch& watch_;
-  std::vector<Peer> peers_;  // by rank
+  std::vector<Peer> peers_;  // by rank of the job
   Operation operation_;
+  Team team_;
+  Stopwatch stopwatch_;
   std::vector<const std::byte*> collected_;
   std::vector<Interest> interests_;
   std::vector<size_t> awaited_;

@@ -28,16 +28,16 @@ Watch::Watch(size_t rank, std::vector<Member> members, std::vector<MessageStream
                 .on_status = [this](size_t peer, const std::string& text) { on_status(peer, text); },
                 .last_operation = [this](size_t peer) { return last_operation(peer); }}) {}
 
-void Watch::begin(const Operation& operation) {
+void Watch::begin(const Operation& operation, const Team& team) {
   {
     const std::lock_guard lock(mutex_);
     current_ = operation;
   }
   check();
-  for (size_t peer = 0; peer < peers_.size(); ++peer) {
-    if (peer == rank_ || (operation.pairwise() && static_cast<size_t>(operation.root) != peer)) continue;
-    if (!control_.has_left(peer)) continue;
-    fail_job(Error(ErrorKind::peer, left_text(peer)));
+  for (size_t place = 0; place < team.ranks.size(); ++place) {
+    if (place == team.place || (operation.pairwise() && static_cast<size_t>(operation.root) != place)) continue;
+    if (!control_.has_left(team.ranks[place])) continue;
+    fail_job(Error(ErrorKind::peer, left_text(team.ranks[place])));
     check();
   }
 }

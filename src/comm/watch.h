@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/channel.h"
 #include "comm/operation.h"
 #include "link/control.h"
 
@@ -24,7 +25,7 @@ class Watch {
   const std::vector<Member>& members() const { return control_.members(); }
 
   // This rank is now in `operation`, or in none. Throws what has ended the job, or Error(peer) if a rank has left.
-  void begin(const Operation& operation);
+  void begin(const Operation& operation, const Team& team);
   void end();
   // This rank has got on: a frame, a layer, a block of a checkpoint. Deadlines run from the last such moment.
   void advance() { advances_.fetch_add(1, std::memory_order_relaxed); }
