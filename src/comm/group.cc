@@ -20,6 +20,7 @@ void check(const Config& config) {
   }
   if (config.lanes < 0)
     fail(ErrorKind::input, "{} lanes: there must be one at least, or 0 to have it chosen", config.lanes);
+  if (config.algorithm == Algorithm::ring) fail(ErrorKind::unsupported, "all-reduce by ring is not there yet");
   if (config.timeout <= config.timeout.zero()) fail(ErrorKind::input, "a timeout of {} ms", config.timeout.count());
 }
 
