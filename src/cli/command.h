@@ -17,6 +17,7 @@ struct Command {
   std::vector<std::string>* program = nullptr;
 };
 
+Command bench_command(CLI::App& app);
 Command generate_command(CLI::App& app);
 Command launch_command(CLI::App& app);
 Command train_command(CLI::App& app);

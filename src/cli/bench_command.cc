@@ -1,0 +1,210 @@
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+
+#include "base/fail.h"
+#include "base/settings.h"
+#include "cli/bench_report.h"
+#include "cli/bench_run.h"
+#include "cli/command.h"
+#include "trunkline/group.h"
+
+namespace trunkline {
+namespace {
+
+// What the flags say; of Config, only what is given.
+struct Flags {
+  Collective collective = Collective::allreduce;
+  std::string min = "32M", max;
+  size_t factor = 2;
+  int iterations = 20, warmup = 5, root = 0;
+  std::string dtype = "float32";
+  std::optional<Workers> workers;
+  std::optional<int> trunks, lanes;
+  std::optional<size_t> frame_bytes;
+  std::optional<Algorithm> algorithm;
+  std::optional<bool> crc;
+  std::optional<double> timeout, min_busbw;
+  bool check = false, profile = false, in_place = false, one_way = false;
+  std::string json;
+};
+
+template <typename T>
+CLI::CheckedTransformer named(const std::map<std::string, T>& values) {
+  CLI::CheckedTransformer transformer(values);
+  transformer.description("");  // the option's own text has the names
+  return transformer;
+}
+
+void add_flags(CLI::App& app, Flags& flags) {
+  const auto size = [](const std::string& text) {
+    return size_from(text) ? "" : "\"" + text + "\" is not a size in bytes, such as 4096, 32K, 64M, 1G";
+  };
+  app.add_option("-b,--minbytes", flags.min, "Smallest message; units K, M, G")->check(size)->type_name("MIN");
+  app.add_option("-e,--maxbytes", flags.max, "Largest message; without it MIN alone")->check(size)->type_name("MAX");
+  app.add_option("-f,--stepfactor", flags.factor, "From one size to the next")
+      ->check(CLI::Range(2, 1 << 30))
+      ->type_name("FACTOR");
+  app.add_option("-n,--iters", flags.iterations, "Timed calls a size")
+      ->check(CLI::Range(1, 10'000'000))
+      ->type_name("N");
+  app.add_option("-w,--warmup_iters,--warmup", flags.warmup, "Calls before them")
+      ->check(CLI::Range(0, 10'000'000))
+      ->type_name("N");
+  app.add_option("-d,--datatype", flags.dtype, "float32, float16, bfloat16, int8 ... uint64, or f32 ... u64")
+      ->check([](const std::string& name) { return dtype_from_name(name) ? "" : "\"" + name + "\" is no dtype"; })
+      ->type_name("DTYPE");
+  app.add_option("--workers", flags.workers, "Threads that drive lanes: pool, per-call, single")
+      ->transform(
+          named<Workers>({{"pool", Workers::pool}, {"per-call", Workers::per_call}, {"single", Workers::single}}))
+      ->type_name("MODE");
+  app.add_option("--trunks", flags.trunks, "Cables used to each rank (default: all)")
+      ->check(CLI::Range(1, 64))
+      ->type_name("K");
+  app.add_option("--lanes", flags.lanes, "Stripes of a message, each with a thread")
+      ->check(CLI::Range(1, 10))
+      ->type_name("L");
+  app.add_option("--frame-bytes", flags.frame_bytes, "Payload of one message over a cable")
+      ->check(CLI::Range(512, 4 << 20))
+      ->type_name("BYTES");
+  app.add_option("--algorithm", flags.algorithm, "mesh, broadcast, ring, auto")
+      ->transform(named<Algorithm>({{"auto", Algorithm::automatic},
+                                    {"mesh", Algorithm::mesh},
+                                    {"broadcast", Algorithm::broadcast},
+                                    {"ring", Algorithm::ring}}))
+      ->type_name("NAME");
+  app.add_option("--crc", flags.crc, "on, off: a checksum of every frame")
+      ->transform(named<bool>({{"on", true}, {"off", false}}))
+      ->type_name("on|off");
+  app.add_option("--timeout", flags.timeout, "Seconds without progress after which a rank gives up")
+      ->check(CLI::Range(0.001, 604800.0))
+      ->type_name("S");
+  app.add_option("--min-busbw", flags.min_busbw,
+                 "Exit 1 if the average bus bandwidth of all sizes is below (10^9 bits a second)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("GBPS");
+  app.add_flag("--check", flags.check, "Verify every element on every rank in N more calls; exit 1 if any is wrong");
+  app.add_flag("--profile", flags.profile, "Where the time goes, by part, in nanoseconds a KiB");
+  app.add_option("--json", flags.json, "Rank 0 writes a line of JSON for each size")->type_name("FILE");
+  if (flags.collective == Collective::allreduce) app.add_flag("--in-place", flags.in_place, "Result over the input");
+  if (flags.collective == Collective::broadcast) {
+    app.add_option("-r,--root", flags.root, "The rank that has the data")->check(CLI::NonNegativeNumber);
+  }
+  if (flags.collective == Collective::sendrecv) {
+    app.add_flag("--one-way", flags.one_way, "Rank 0 sends, rank 1 receives (default: in turns)");
+  }
+}
+
+BenchOptions options_from(const Flags& flags) {
+  BenchOptions options;
+  options.collective = flags.collective;
+  const size_t min = *size_from(flags.min), max = flags.max.empty() ? min : *size_from(flags.max);
+  if (min > max) {
+    throw CLI::ParseError(fmt::format("-b {} is more than -e {}", flags.min, flags.max),
+                          CLI::ExitCodes::ValidationError);
+  }
+  options.sizes = sizes_between(min, max, flags.factor);
+  options.iterations = flags.iterations;
+  options.warmup = flags.warmup;
+  options.dtype = *dtype_from_name(flags.dtype);
+  options.root = flags.root;
+  options.in_place = flags.in_place;
+  options.one_way = flags.one_way;
+  options.check = flags.check;
+  options.profile = flags.profile;
+  return options;
+}
+
+Config config_from(const Flags& flags) {
+  Config config = Config::from_env();
+  if (flags.workers) config.workers = *flags.workers;
+  if (flags.trunks) config.trunks = *flags.trunks;
+  if (flags.lanes) config.lanes = *flags.lanes;
+  if (flags.frame_bytes) config.frame_bytes = *flags.frame_bytes;
+  if (flags.algorithm) config.algorithm = *flags.algorithm;
+  if (flags.crc) config.checksum = *flags.crc;
+  if (flags.timeout) config.timeout = std::chrono::milliseconds(std::lround(*flags.timeout * 1e3));
+  return config;
+}
+
+// The file of --json; lines are there as soon as they are measured.
+class JsonLines {
+ public:
+  explicit JsonLines(std::string path) : path_(std::move(path)) {
+    if (path_.empty()) return;
+    file_.open(path_, std::ios::trunc);
+    require();
+  }
+  void write(const nlohmann::ordered_json& line) {
+    if (path_.empty()) return;
+    file_ << line.dump() << std::endl;
+    require();
+  }
+
+ private:
+  void require() {
+    if (!file_) fail_errno("--json: writing {}", path_);
+  }
+
+  std::string path_;
+  std::ofstream file_;
+};
+
+void print(const std::string& text) {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+int run(const Flags& flags) {
+  const BenchOptions options = options_from(flags);
+  const Config config = config_from(flags);
+  const bool emulated = Settings::get().fabric_fd.has_value(), first = config.rank == 0;
+  JsonLines json(first ? flags.json : "");
+  const auto group = Group::connect(config);
+  BenchRun bench(*group, options);
+  if (first) print(bench_header(*group, options, config, emulated, group->cables()));
+  uint64_t wrong = 0;
+  double bus_bytes_s = 0;
+  for (const size_t size : options.sizes) {
+    const BenchResult result = bench.measure(size);
+    wrong += result.wrong.value_or(0);
+    bus_bytes_s += result.bus_bytes_s / static_cast<double>(options.sizes.size());
+    if (!first) continue;
+    print(bench_row(options, result));
+    json.write(bench_json(*group, options, config, emulated, result));
+  }
+  if (!first) return wrong == 0 ? 0 : 1;
+  print(bench_footer(options, wrong, bus_bytes_s));
+  const bool slow = flags.min_busbw && gbps(bus_bytes_s) < *flags.min_busbw;
+  if (wrong > 0) fmt::print(stderr, "trunkline bench: {} elements are wrong\n", wrong);
+  if (slow) {
+    fmt::print(stderr, "trunkline bench: average bus bandwidth {:.4g} Gbps is below --min-busbw {}\n",
+               gbps(bus_bytes_s), *flags.min_busbw);
+  }
+  return wrong > 0 || slow ? 1 : 0;
+}
+
+}  // namespace
+
+Command bench_command(CLI::App& app) {
+  CLI::App* const command = app.add_subcommand(
+      "bench", "Measure a collective: launch -n N [--cables SPEC] -- trunkline bench allreduce -b 1K -e 64M");
+  command->require_subcommand(1);
+  std::vector<std::pair<CLI::App*, std::shared_ptr<Flags>>> choices;
+  for (const Collective collective : kAllCollectives) {
+    auto flags = std::make_shared<Flags>();
+    flags->collective = collective;
+    CLI::App* const choice = command->add_subcommand(std::string(name_of(collective)));
+    add_flags(*choice, *flags);
+    choices.emplace_back(choice, flags);
+  }
+  return {command, [choices] {
+            const auto chosen =
+                std::find_if(choices.begin(), choices.end(), [](const auto& it) { return it.first->parsed(); });
+            return run(*chosen->second);
+          }};
+}
+
+}  // namespace trunkline

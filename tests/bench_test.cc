@@ -1,0 +1,171 @@
+// `trunkline bench` as a program: what its table and its lines of JSON hold, and how it ends.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "base/file.h"
+#include "base/process.h"
+
+namespace trunkline {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using Stream = ProcessOptions::Stream;
+
+const std::string kProgram = TRUNKLINE_BINARY_DIR "/trunkline";
+
+std::string read_all(const Fd& fd) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t size; (size = ::read(fd.get(), buffer, sizeof buffer)) > 0;) {
+    text.append(buffer, static_cast<size_t>(size));
+  }
+  return text;
+}
+
+struct Result {
+  int code = 0;
+  std::string output, error;
+};
+
+Result run(std::vector<std::string> arguments) {
+  ProcessOptions options;
+  options.argv = std::move(arguments);
+  options.argv.insert(options.argv.begin(), kProgram);
+  options.input = Stream::null;
+  options.output = options.error = Stream::pipe;
+  Process process = Process::start(options);
+  Result result;
+  std::thread errors([&] { result.error = read_all(process.error); });
+  result.output = read_all(process.output);
+  errors.join();
+  const auto status = process.wait(Deadline::after(60s));
+  result.code = status ? status->code : -1;
+  return result;
+}
+
+class BenchProgram : public testing::Test {
+ protected:
+  ~BenchProgram() override { std::filesystem::remove(file_); }
+
+  // `trunkline bench` on two ranks, each of `arguments` in turn.
+  Result bench(std::vector<std::string> arguments, const std::vector<std::string>& launch = {}) {
+    std::vector<std::string> all = {"launch", "-n", "2"};
+    all.insert(all.end(), launch.begin(), launch.end());
+    all.insert(all.end(), {"--", kProgram, "bench"});
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    all.insert(all.end(), {"-n", "3", "-w", "1", "--json", file_});
+    return run(all);
+  }
+
+  std::vector<json> lines() const {
+    std::vector<json> result;
+    std::istringstream text(read_file(file_));
+    for (std::string line; std::getline(text, line);) result.push_back(json::parse(line));
+    return result;
+  }
+
+  const std::string file_ = std::filesystem::temp_directory_path() / fmt::format("trunkline-bench-{}.json", ::getpid());
+};
+
+std::vector<size_t> bytes_of(const std::vector<json>& lines) {
+  std::vector<size_t> result;
+  for (const json& line : lines) result.push_back(line.at("bytes"));
+  return result;
+}
+
+TEST_F(BenchProgram, WritesALineForEachSize) {
+  const Result result = bench({"allreduce", "-b", "1K", "-e", "300K", "-f", "16", "--check", "--profile"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_THAT(bytes_of(lines()), ElementsAre(1024, 16384, 262144));
+  for (const json& line : lines()) {
+    EXPECT_GT(line.at("time_us"), 0);
+    EXPECT_LE(line.at("p50_us"), line.at("p99_us"));
+    EXPECT_NEAR(line.at("algbw_gbps"), 8e-3 * double(line.at("bytes")) / double(line.at("time_us")), 1e-6);
+    EXPECT_EQ(line.at("busbw_gbps"), line.at("algbw_gbps"));  // 2 (n - 1) / n of two ranks
+    EXPECT_EQ(line.at("wrong"), 0);
+    EXPECT_EQ(line.at("emulated"), false);
+    EXPECT_TRUE(line.at("cables").is_array());
+    for (const char* part : {"verbs", "copy", "reduce", "checksum", "protocol", "idle"}) {
+      EXPECT_GE(line.at("ns_per_kib").at(part), 0) << part;
+    }
+    EXPECT_GT(line.at("ns_per_kib").at("memcpy"), 0);
+  }
+  EXPECT_THAT(result.output, HasSubstr("algbw"));
+  EXPECT_THAT(result.output, HasSubstr("# Out of bounds values : 0 OK"));
+  EXPECT_THAT(result.output, Not(HasSubstr("[1]")));  // rank 0 alone speaks
+}
+
+TEST_F(BenchProgram, EveryCollectiveIsRightInEverySize) {
+  for (const char* collective : {"sendrecv", "allreduce", "allgather", "reducescatter", "broadcast"}) {
+    const Result result = bench({collective, "-b", "0", "-e", "70K", "-f", "69", "-d", "bf16", "--check"});
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(lines().size(), 4u);
+    for (const json& line : lines()) EXPECT_EQ(line.at("wrong"), 0) << collective << " " << line;
+  }
+}
+
+TEST_F(BenchProgram, FlagsOfOneCollectiveWork) {
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"allreduce", "--in-place"}, {"sendrecv", "--one-way"}, {"broadcast", "--root", "1"}}) {
+    std::vector<std::string> arguments = flags;
+    arguments.insert(arguments.end(), {"-b", "100K", "-d", "u8", "--check"});
+    const Result result = bench(arguments);
+    EXPECT_EQ(result.code, 0) << result.error;
+    ASSERT_EQ(lines().size(), 1u);
+    EXPECT_EQ(lines()[0].at("wrong"), 0) << flags[0];
+    EXPECT_EQ(lines()[0].at("bytes"), 102400);
+  }
+}
+
+TEST_F(BenchProgram, FailsBelowTheBandwidthThatIsAskedFor) {
+  EXPECT_EQ(bench({"allreduce", "-b", "64K", "--min-busbw", "1e-6"}).code, 0);
+  const Result slow = bench({"allreduce", "-b", "64K", "--min-busbw", "1e9"});
+  EXPECT_EQ(slow.code, 1);
+  EXPECT_THAT(slow.error, HasSubstr("below --min-busbw"));
+  EXPECT_EQ(lines().size(), 1u);  // what was measured is told all the same
+}
+
+TEST_F(BenchProgram, OneRankAlone) {
+  EXPECT_EQ(run({"bench", "allgather", "-b", "1K", "-n", "2", "--check"}).code, 0);
+  const Result result = run({"bench", "sendrecv", "-b", "1K"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.error, HasSubstr("launch -n 2"));
+}
+
+TEST_F(BenchProgram, RefusesWhatMakesNoSense) {
+  const auto refused = [](std::vector<std::string> arguments, int code, const char* text) {
+    arguments.insert(arguments.begin(), "bench");
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, code) << text;
+    EXPECT_THAT(result.error, HasSubstr(text));
+    EXPECT_EQ(result.output, "");
+  };
+  refused({}, 2, "subcommand");
+  refused({"allsum"}, 2, "");
+  refused({"allreduce", "-b", "1.5K"}, 2, "\"1.5K\" is not a size");
+  refused({"allreduce", "-b", "2K", "-e", "1K"}, 2, "more than");
+  refused({"allreduce", "-f", "1"}, 2, "1");
+  refused({"allreduce", "-n", "0"}, 2, "0");
+  refused({"allreduce", "-d", "float8"}, 2, "float8");
+  refused({"allreduce", "--workers", "many"}, 2, "many");
+  refused({"allreduce", "--lanes", "11"}, 2, "11");
+  refused({"allreduce", "--crc", "maybe"}, 2, "maybe");
+  refused({"allreduce", "--one-way"}, 2, "--one-way");
+  refused({"broadcast", "--root", "1"}, 1, "--root 1");
+  refused({"allreduce", "--json", "/nonexistent/file"}, 1, "/nonexistent/file");
+  refused({"allreduce", "-b", "9999999G"}, 1, "memory");
+}
+
+}  // namespace
+}  // namespace trunkline
