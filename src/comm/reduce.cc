@@ -5,9 +5,12 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 HWY_BEFORE_NAMESPACE();
 namespace trunkline {
@@ -180,8 +183,27 @@ namespace trunkline {
 
 HWY_EXPORT(reduce_here);
 
-void reduce(Reduction reduction, Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out, size_t count) {
-  HWY_DYNAMIC_DISPATCH(reduce_here)(reduction, dtype, inputs, out, count);
+void reduce(Reduction reduction, Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out, size_t count,
+            std::byte* copy, Stores stores) {
+  constexpr size_t kTile = 8192;  // bytes; stays in the first cache between the reduction and the copy
+  constexpr size_t kMostInputs = 64;
+  std::array<std::byte, kTile> apart;
+  const bool direct = copy == nullptr && stores == Stores::cached;
+  if (direct || inputs.size() > kMostInputs) {
+    HWY_DYNAMIC_DISPATCH(reduce_here)(reduction, dtype, inputs, out, count);
+    if (copy != nullptr) std::memcpy(copy, out, count * size_of(dtype));
+    return;
+  }
+  std::array<const std::byte*, kMostInputs> tile_inputs;
+  const size_t bytes = count * size_of(dtype);
+  for (size_t i = 0; i < bytes; i += kTile) {
+    const size_t tile = std::min(kTile, bytes - i);
+    for (size_t r = 0; r < inputs.size(); ++r) tile_inputs[r] = inputs[r] + i;
+    std::byte* const made = copy != nullptr ? copy + i : apart.data();
+    HWY_DYNAMIC_DISPATCH(reduce_here)
+    (reduction, dtype, std::span(tile_inputs).first(inputs.size()), made, tile / size_of(dtype));
+    copy_bytes(out + i, made, tile, stores);
+  }
 }
 
 }  // namespace trunkline

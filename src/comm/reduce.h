@@ -8,12 +8,15 @@
 #include <cstddef>
 #include <span>
 
+#include "comm/copy.h"
 #include "comm/operation.h"
 
 namespace trunkline {
 
 // out[i] = the reduction of inputs[0][i], inputs[1][i], ... . Pointers may have any alignment; `out` may be an input.
-void reduce(Reduction reduction, Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out, size_t count);
+// `copy`: unless null, is given the same, by stores to cache whatever `stores` says of `out`.
+void reduce(Reduction reduction, Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out, size_t count,
+            std::byte* copy = nullptr, Stores stores = Stores::cached);
 
 // The same in plain loops: what the fast one is compared with.
 void reduce_plain(Reduction reduction, Dtype dtype, std::span<const std::byte* const> inputs, std::byte* out,

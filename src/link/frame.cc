@@ -7,7 +7,7 @@
 namespace trunkline {
 
 FrameOperation FrameHeader::operation() const {
-  return {number, count, kind, dtype, reduction, algorithm, root, (flags & kPairwise) != 0};
+  return {number, count, kind, dtype, reduction, algorithm, root, group, (flags & kPairwise) != 0};
 }
 
 void FrameHeader::set_operation(const FrameOperation& operation) {
@@ -18,6 +18,7 @@ void FrameHeader::set_operation(const FrameOperation& operation) {
   reduction = operation.reduction;
   algorithm = operation.algorithm;
   root = operation.root;
+  group = operation.group;
   flags = static_cast<uint8_t>((flags & ~kPairwise) | (operation.pairwise ? kPairwise : 0));
 }
 

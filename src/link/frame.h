@@ -26,6 +26,7 @@ struct FrameOperation {
   uint8_t reduction = 0;
   uint8_t algorithm = 0;
   int32_t root = 0;
+  uint32_t group = 0;  // of ranks; operations are counted for each
   bool pairwise = false;
 
   bool operator==(const FrameOperation&) const = default;
@@ -50,7 +51,7 @@ struct FrameHeader {
   int32_t root = 0;
   uint64_t offset = 0;  // in the stream; of a credit message: its number
   uint32_t length = 0;  // of the payload
-  uint32_t reserved = 0;
+  uint32_t group = 0;
   uint64_t stream_bytes = 0;  // the whole stream; of a credit message: how many operations its sender has begun
 
   FrameOperation operation() const;

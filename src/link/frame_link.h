@@ -38,6 +38,7 @@ class FrameLink {
     size_t send_depth;     // sends that the link accepts at a time
     size_t receives;       // that this rank has posted on it before the first message comes
     size_t peer_receives;  // that the peer has
+    bool spare = false;    // carries nothing unless all others are suspended
   };
   struct Times {
     FrameTime replay_floor;  // a message that is not named for that long, or four usual times, is lost
@@ -82,6 +83,7 @@ class FrameLink {
   // --- health
 
   bool suspended() const { return suspended_; }
+  bool spare() const { return limits_.spare; }
   FrameTime probe_at() const { return probe_at_; }  // of a suspended link
   void probed(FrameTime now);
   FrameTime replay_after() const {

@@ -245,11 +245,17 @@ std::optional<FrameProtocol::Post> FrameProtocol::next_report(FrameTime now) {
   return post_credit(*link, asks, now);
 }
 
+bool FrameProtocol::usable(size_t link) const {
+  if (links_[link].suspended()) return false;
+  return !links_[link].spare() ||
+         std::all_of(links_.begin(), links_.end(), [](const FrameLink& l) { return l.spare() || l.suspended(); });
+}
+
 // In turn, so that one link that loses all does not keep the peer in the dark. Suspended links carry them as probes.
 std::optional<size_t> FrameProtocol::report_link() const {
   for (size_t i = 0; i < links_.size(); ++i) {
     const size_t link = (next_report_link_ + i) % links_.size();
-    if (!links_[link].suspended() && may_post_credit(link)) return link;
+    if (usable(link) && may_post_credit(link)) return link;
   }
   return std::nullopt;
 }
@@ -314,7 +320,7 @@ std::optional<size_t> FrameProtocol::link_for(FrameSender::Leaves leaves, size_t
     const size_t link = (options_.home + i) % links_.size();
     const FrameLink& each = links_[link];
     const int64_t kept = kept_receives(link, leaves);
-    if (each.suspended() || each.room() <= kept) continue;
+    if (!usable(link) || each.room() <= kept) continue;
     double seconds = each.seconds_for(bytes, usual);
     if (link == options_.home) seconds -= 2 * static_cast<double>(bytes) * usual;
     if (!best || seconds < best_seconds) {

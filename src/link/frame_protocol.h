@@ -137,6 +137,7 @@ class FrameProtocol {
   size_t quarter(size_t link) const { return std::max<size_t>(2, options_.links[link].receives / 4); }
   void lose(const Flight& flight, size_t link, uint64_t place);
 
+  bool usable(size_t link) const;
   bool waiting() const { return !finished() || !quiet(); }
   std::optional<Post> next_probe(FrameTime now);
   std::optional<Post> next_report(FrameTime now);

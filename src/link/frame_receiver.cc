@@ -21,7 +21,7 @@ void FrameReceiver::begin(uint64_t sequence, const FrameOperation& expected,
   assert(complete());
   sequence_ = sequence;
   expected_ = expected;
-  newest_[expected.pairwise ? 1 : 0] = expected.number;
+  newest_[{expected.group, expected.pairwise}] = expected.number;
   for (size_t phase = 0; phase < kFramePhases; ++phase) {
     streams_[phase] = {bytes[phase], (bytes[phase] + frame_bytes_ - 1) / frame_bytes_, {}};
     missing_ += streams_[phase].frames;
@@ -35,11 +35,12 @@ void FrameReceiver::begin(uint64_t sequence, const FrameOperation& expected,
 FrameReceiver::Outcome FrameReceiver::take(const FrameHeader& header, uint16_t link, uint32_t slot) {
   if (header.phase >= kFramePhases) fail(ErrorKind::peer, "a frame of phase {}, of which there is none", header.phase);
   const FrameOperation theirs = header.operation();
-  if (sequence_ > 0 && theirs.pairwise == expected_.pairwise && theirs.number == expected_.number) {
+  const bool same_count = theirs.pairwise == expected_.pairwise && theirs.group == expected_.group;
+  if (sequence_ > 0 && same_count && theirs.number == expected_.number) {
     return theirs == expected_ ? accept(header, link, slot) : Outcome::other;
   }
-  const auto& newest = newest_[theirs.pairwise ? 1 : 0];
-  if (newest && theirs.number <= *newest) return Outcome::duplicate;
+  const auto newest = newest_.find({theirs.group, theirs.pairwise});
+  if (newest != newest_.end() && theirs.number <= newest->second) return Outcome::duplicate;
   return hold(header, link, slot);
 }
 

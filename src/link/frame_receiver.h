@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "link/credit.h"
@@ -80,7 +82,7 @@ class FrameReceiver {
   const size_t reserve_;
   uint64_t sequence_ = 0;
   FrameOperation expected_;
-  std::array<std::optional<uint64_t>, 2> newest_;  // number of the last collective, of the last transfer
+  std::map<std::pair<uint32_t, bool>, uint64_t> newest_;  // by group and whether pairwise: number of the last begun
   std::array<Stream, kFramePhases> streams_;
   uint64_t missing_ = 0;  // frames
   std::optional<FrameOperation> ahead_operation_;

@@ -1,0 +1,489 @@
+#include "comm/frame_channel.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/fail.h"
+#include "comm/copy.h"
+
+namespace trunkline {
+namespace {
+
+constexpr size_t kScatter = static_cast<size_t>(Part::scatter);
+
+constexpr size_t kPage = 4096;
+constexpr std::chrono::milliseconds kCheckEvery{1};
+constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
+// A peer that works on the same operation is heard at least every 100 ms over some cable.
+constexpr std::chrono::seconds kCablesDead{4};
+
+FrameOperation frame_operation(const Operation& operation) {
+  FrameOperation result;
+  result.number = operation.number;
+  result.count = operation.count;
+  result.kind = static_cast<uint8_t>(operation.kind);
+  result.dtype = static_cast<uint8_t>(operation.dtype);
+  result.reduction = static_cast<uint8_t>(operation.reduction);
+  result.algorithm = static_cast<uint8_t>(operation.algorithm);
+  result.root = operation.root;
+  result.group = operation.group;
+  result.pairwise = operation.pairwise();
+  return result;
+}
+
+Operation operation_of(const FrameOperation& frame) {
+  Operation result;
+  result.number = frame.number;
+  result.count = frame.count;
+  result.kind = static_cast<Operation::Kind>(frame.kind);
+  result.dtype = static_cast<Dtype>(frame.dtype);
+  result.reduction = static_cast<Reduction>(frame.reduction);
+  result.algorithm = static_cast<Algorithm>(frame.algorithm);
+  result.root = frame.root;
+  result.group = frame.group;
+  return result;
+}
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+FrameChannel::Layout FrameChannel::layout(size_t frame_bytes, const std::vector<size_t>& links_by_peer) {
+  const size_t most = std::max<size_t>(1, *std::max_element(links_by_peer.begin(), links_by_peer.end()));
+  Layout layout{};
+  layout.credit_bytes = round_up(max_credit_bytes(most), 64);
+  layout.slot_bytes = round_up(std::max(kFrameHeaderBytes + frame_bytes, layout.credit_bytes), kPage);
+  layout.pools = links_by_peer.size() + 1;
+  layout.slots_per_pool = 32 + 16 * most;
+  for (const size_t links : links_by_peer) layout.links += links;
+  return layout;
+}
+
+FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, Watch& watch, CableLog& log,
+                           const Options& options)
+    : rank_(rank),
+      layout_(layout),
+      options_(options),
+      watch_(watch),
+      slab_(std::move(lane.slab)),
+      send_slots_(slab_.data()),
+      slots_(layout.pools, layout.slots_per_pool),
+      trunks_(lane.trunks.size()) {
+  std::byte* credits = send_slots_ + slots_.count() * layout.slot_bytes;
+  for (size_t peer = 0; peer < trunks_.size(); ++peer) {
+    std::vector<TrunkLink>& links = lane.trunks[peer];
+    if (links.empty()) continue;
+    FrameProtocol::Options protocol;
+    protocol.generation = options.generation;
+    protocol.frame_bytes = options.frame_bytes;
+    protocol.checksum = options.checksum;
+    protocol.slots = slots_.count();
+    const size_t cables = links.size() - (options.spare_link ? 1 : 0);
+    protocol.home = cables > 0 ? options.lane % cables : 0;
+    protocol.credit_reserve = kCreditReserve;
+    protocol.deadline = std::min<FrameTime>(options.timeout, kCablesDead);
+    for (size_t i = 0; i < links.size(); ++i) {
+      protocol.links.push_back({links[i].sends, links[i].receives, links[i].peer_receives, i >= cables});
+    }
+    const size_t count = links.size();
+    trunks_[peer] = std::make_unique<FrameTrunk>(
+        watch.who(peer), std::move(links), protocol,
+        FrameTrunk::Shared{layout.slot_bytes, send_slots_, &slots_, &stopwatch_, &log}, credits, layout.credit_bytes);
+    credits += count * kCreditReserve * layout.credit_bytes;
+  }
+}
+
+// --- what an operation gives and expects
+
+void FrameChannel::open(const Operation& operation, const Team& team) {
+  while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  operation_ = operation;
+  team_ = &team;
+  started_ = false;
+  stores_ = stores_for(operation.bytes());
+  peers_.resize(team.ranks.size());
+  for (size_t place = 0; place < peers_.size(); ++place) {
+    Peer& peer = peers_[place];
+    const bool active =
+        place != team.place && (!operation.pairwise() || static_cast<size_t>(operation.root) == place);
+    peer.trunk = active ? trunks_[team.ranks[place]].get() : nullptr;
+    peer.gives = peer.given = {};
+    peer.in = {};
+  }
+  outgoing_.clear();
+  collected_.assign(peers_.size(), nullptr);
+}
+
+void FrameChannel::announce(size_t peer, Part part, size_t bytes) {
+  uint64_t& gives = peers_[peer].gives[static_cast<size_t>(part)];
+  gives = std::max<uint64_t>(gives, bytes);
+}
+
+void FrameChannel::send(std::span<const size_t> peers, Part part, ConstBytes bytes) {
+  if (bytes.empty() || peers.empty()) return;
+  if (frame_slot_ && bytes.data() == slot_at(*frame_slot_) + kFrameHeaderBytes) {
+    offer(peers, part, *std::exchange(frame_slot_, std::nullopt), static_cast<uint32_t>(bytes.size()), std::nullopt);
+    return;
+  }
+  for (Outgoing& each : outgoing_) {
+    const bool same = each.part == part && std::equal(each.peers.begin(), each.peers.end(), peers.begin(), peers.end());
+    if (!same || each.base + each.size != bytes.data()) continue;
+    each.size += bytes.size();
+    if (!started_) declare(peers, part, bytes.size());
+    return;
+  }
+  outgoing_.push_back({{peers.begin(), peers.end()}, part, bytes.data(), bytes.size(), 0});
+  if (!started_) declare(peers, part, bytes.size());
+}
+
+// Before the start, what is sent is what will be sent, unless more was announced.
+void FrameChannel::declare(std::span<const size_t> peers, Part part, size_t bytes) {
+  for (const size_t place : peers) {
+    Peer& peer = peers_[place];
+    peer.said[static_cast<size_t>(part)] += bytes;
+    announce(place, part, peer.said[static_cast<size_t>(part)]);
+  }
+}
+
+void FrameChannel::receive(size_t peer, Part part, Bytes into) {
+  peers_[peer].in[static_cast<size_t>(part)] = {into.data(), into.size(), {}};
+}
+
+void FrameChannel::stage(size_t peer, size_t bytes) {
+  peers_[peer].in[kScatter] = {nullptr, bytes, {}};
+  if (bytes > 0 && peers_[peer].held.empty()) peers_[peer].held.resize(kHeld);
+}
+
+// The peers' frames are announced with their sizes, so an operation starts when all of them are known.
+void FrameChannel::start() {
+  if (std::exchange(started_, true)) return;
+  const FrameTime time = now();
+  for (size_t place = 0; place < peers_.size(); ++place) {
+    Peer& peer = peers_[place];
+    if (peer.trunk == nullptr) continue;
+    std::array<uint64_t, kFramePhases> gives{}, gets{};
+    for (size_t part = 0; part < kParts; ++part) {
+      gives[part] = peer.gives[part];
+      gets[part] = peer.in[part].size;
+    }
+    const FrameOperation own = frame_operation(operation_);
+    FrameOperation expected = own;
+    if (operation_.pairwise()) {
+      const bool sends = operation_.kind == Operation::Kind::send;
+      expected.kind = static_cast<uint8_t>(sends ? Operation::Kind::receive : Operation::Kind::send);
+      expected.root = static_cast<int32_t>(team_->place);
+    }
+    FrameProtocol& protocol = peer.trunk->protocol();
+    if (!protocol.finished()) fail(ErrorKind::peer, "an operation was begun before the last had ended");
+    protocol.begin(own, expected, gives, gets, time);
+  }
+}
+
+std::byte* FrameChannel::frame_for(std::span<const size_t> peers, Part part, size_t bytes) {
+  start();
+  const size_t pool = pool_for(peers, part);
+  move_until([&] {
+    const bool before = std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& each) {
+      return each.part != part || each.staged == each.size;
+    });
+    return before && slots_.has_free(pool) && can_offer(peers, part);
+  });
+  if (bytes > options_.frame_bytes) fail(ErrorKind::input, "a frame of {} bytes", bytes);
+  frame_slot_ = slots_.take(pool, peers.size());
+  return slot_at(*frame_slot_) + kFrameHeaderBytes;
+}
+
+std::span<const std::byte* const> FrameChannel::collect(size_t offset, const std::byte* own) {
+  start();
+  put_away_collected();
+  const size_t frame = offset / options_.frame_bytes;
+  move_until([&] {
+    return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+      return !expects_staged(peer, offset) || peer.held[frame % kHeld].has_value();
+    });
+  });
+  for (size_t place = 0; place < peers_.size(); ++place) {
+    const Peer& peer = peers_[place];
+    if (place == team_->place) {
+      collected_[place] = own;
+    } else {
+      collected_[place] = expects_staged(peer, offset) ? peer.trunk->payload(*peer.held[frame % kHeld]) : nullptr;
+    }
+  }
+  collected_frame_ = frame;
+  return collected_;
+}
+
+bool FrameChannel::expects_staged(const Peer& peer, size_t offset) const {
+  const Incoming& in = peer.in[kScatter];
+  return peer.trunk != nullptr && in.base == nullptr && offset < in.size;
+}
+
+void FrameChannel::put_away_collected() {
+  if (!collected_frame_) return;
+  const size_t place = *std::exchange(collected_frame_, std::nullopt) % kHeld;
+  const FrameTime time = now();
+  for (Peer& peer : peers_) {
+    if (peer.trunk == nullptr || peer.held.empty() || !peer.held[place]) continue;
+    peer.trunk->put_away(*peer.held[place], time);
+    peer.held[place].reset();
+  }
+}
+
+void FrameChannel::await_sent(Part part, size_t bytes) {
+  start();
+  move_until([&] {
+    return std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& each) {
+      return each.part != part || each.staged >= std::min(bytes, each.size);
+    });
+  });
+}
+
+void FrameChannel::await_received(size_t peer, Part part, size_t bytes) {
+  start();
+  const Incoming& in = peers_[peer].in[static_cast<size_t>(part)];
+  move_until([&] { return in.come.base() * options_.frame_bytes >= std::min(bytes, in.size); });
+}
+
+void FrameChannel::close() {
+  start();
+  put_away_collected();
+  move_until([&] {
+    const bool staged = std::all_of(outgoing_.begin(), outgoing_.end(),
+                                    [](const Outgoing& each) { return each.staged == each.size; });
+    return staged && std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+             return peer.trunk == nullptr || peer.trunk->protocol().finished();
+           });
+  });
+  // Nobody may call here for some time: what could wait for a while is told at once.
+  const FrameTime time = now();
+  for (const Peer& peer : peers_) {
+    if (peer.trunk == nullptr) continue;
+    peer.trunk->protocol().flush();
+    peer.trunk->post(time);
+  }
+  busy_.store(false, std::memory_order_release);
+}
+
+// --- moving frames
+
+template <typename Done>
+void FrameChannel::move_until(Done done) {
+  Watch::Wait wait;
+  std::optional<Clock::time_point> idle_since;
+  for (;;) {
+    if (done()) break;
+    const Stopwatch::Mark before = stopwatch_.mark();
+    if (move_once()) {
+      wait = {};
+      idle_since.reset();
+      watch_.advance();
+    } else {
+      if (!idle_since) idle_since = Clock::now();
+      stopwatch_.was_idle_since(before);
+      pause(wait, *idle_since);
+    }
+  }
+}
+
+bool FrameChannel::move_once() {
+  bool moved = stage_some();
+  const FrameTime time = now();
+  const bool look_at_all = ++looks_ % 64 == 0;
+  for (Peer& peer : peers_) {
+    if (peer.trunk == nullptr) continue;
+    moved = peer.trunk->poll(time) || moved;
+    moved = deliver(peer, time) || moved;
+    moved = peer.trunk->post(time) || moved;
+  }
+  for (size_t place = 0; place < peers_.size(); ++place) {
+    if (peers_[place].trunk == nullptr) continue;
+    if (const auto& fault = peers_[place].trunk->protocol().fault()) fail_with(team_->ranks[place], *fault);
+  }
+  if (look_at_all) look_at_others(time);
+  return moved;
+}
+
+// Ranks that take no part in this operation may still wait for answers.
+void FrameChannel::look_at_others(FrameTime time) {
+  for (const auto& trunk : trunks_) {
+    const bool active = std::any_of(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.trunk == trunk.get(); });
+    if (trunk == nullptr || active) continue;
+    trunk->poll(time);
+    trunk->post(time);
+  }
+}
+
+bool FrameChannel::deliver(Peer& peer, FrameTime time) {
+  bool any = false;
+  while (const auto delivery = peer.trunk->protocol().next_delivery()) {
+    any = true;
+    Incoming& in = peer.in[delivery->phase];
+    const size_t frame = delivery->offset / options_.frame_bytes;
+    if (in.base == nullptr) {
+      peer.held[frame % kHeld] = *delivery;
+      continue;
+    }
+    {
+      const auto span = stopwatch_.in(Activity::copy);
+      copy_bytes(in.base + delivery->offset, peer.trunk->payload(*delivery), delivery->length, stores_);
+    }
+    in.come.insert(frame);
+    peer.trunk->put_away(*delivery, time);
+  }
+  return any;
+}
+
+// One frame of each run of bytes, the same number for all peers before the next.
+bool FrameChannel::stage_some() {
+  bool any = false;
+  for (Outgoing& each : outgoing_) {
+    if (each.staged < each.size) any = stage_frame(each) || any;
+  }
+  return any;
+}
+
+bool FrameChannel::stage_frame(Outgoing& outgoing) {
+  const size_t pool = pool_for(outgoing.peers, outgoing.part);
+  if (!slots_.has_free(pool) || !can_offer(outgoing.peers, outgoing.part)) return false;
+  const auto length = static_cast<uint32_t>(std::min(options_.frame_bytes, outgoing.size - outgoing.staged));
+  const uint32_t slot = slots_.take(pool, outgoing.peers.size());
+  std::byte* const payload = slot_at(slot) + kFrameHeaderBytes;
+  std::optional<uint32_t> checksum;
+  {
+    const auto span = stopwatch_.in(Activity::copy);
+    const std::byte* const from = outgoing.base + outgoing.staged;
+    if (options_.checksum) {
+      const FrameHeader header = header_for(outgoing.peers, outgoing.part, length);
+      checksum = copy_with_checksum(payload, from, length, checksum_seed(header));
+    } else {
+      copy_bytes(payload, from, length, Stores::cached);
+    }
+  }
+  outgoing.staged += length;
+  offer(outgoing.peers, outgoing.part, slot, length, checksum);
+  return true;
+}
+
+bool FrameChannel::can_offer(std::span<const size_t> peers, Part part) const {
+  return std::all_of(peers.begin(), peers.end(), [&](size_t place) {
+    return peers_[place].trunk->protocol().has_room(static_cast<uint8_t>(part));
+  });
+}
+
+// Contributions have a pool for each peer, and one, this rank's own, for those that go to several.
+size_t FrameChannel::pool_for(std::span<const size_t> peers, Part part) const {
+  if (part == Part::gather) return layout_.pools - 1;
+  return peers.size() == 1 ? team_->ranks[peers[0]] : rank_;
+}
+
+FrameHeader FrameChannel::header_for(std::span<const size_t> peers, Part part, uint32_t length) const {
+  const Peer& peer = peers_[peers[0]];
+  FrameHeader header;
+  header.generation = options_.generation;
+  header.phase = static_cast<uint8_t>(part);
+  header.set_operation(frame_operation(operation_));
+  header.offset = peer.given[static_cast<size_t>(part)];
+  header.length = length;
+  header.stream_bytes = peer.gives[static_cast<size_t>(part)];
+  return header;
+}
+
+void FrameChannel::offer(std::span<const size_t> peers, Part part, uint32_t slot, uint32_t length,
+                         std::optional<uint32_t> checksum) {
+  const FrameHeader header = header_for(peers, part, length);
+  const std::span<std::byte> frame(slot_at(slot), kFrameHeaderBytes + length);
+  if (checksum) {
+    seal_frame(frame, header, *checksum);
+  } else {
+    const auto span = stopwatch_.in(Activity::checksum);
+    seal_frame(frame, header, options_.checksum);
+  }
+  for (const size_t place : peers) {
+    peers_[place].trunk->protocol().offer(header.phase, header.offset, length, slot);
+    peers_[place].given[static_cast<size_t>(part)] += length;
+  }
+}
+
+// --- waiting
+
+std::vector<size_t> FrameChannel::awaited() const {
+  std::vector<size_t> ranks;
+  for (size_t place = 0; place < peers_.size(); ++place) {
+    const Peer& peer = peers_[place];
+    if (peer.trunk == nullptr) continue;
+    const FrameProtocol& protocol = peer.trunk->protocol();
+    if (!protocol.finished() || !protocol.quiet()) ranks.push_back(team_->ranks[place]);
+  }
+  return ranks;
+}
+
+// A brief spin where the cores allow it, then growing sleeps. What ends the job is looked for every millisecond, and
+// every slice of the watch what the others are doing.
+void FrameChannel::pause(Watch::Wait& wait, Clock::time_point& idle_since) {
+  const auto span = stopwatch_.in(Activity::idle);
+  const auto idle = Clock::now() - idle_since;
+  if (idle < options_.spin) return;
+  const auto nap = std::clamp<std::chrono::nanoseconds>(idle / 4, kShortSleep, kLongSleep);
+  std::this_thread::sleep_for(nap);
+  if (idle < kCheckEvery) return;
+  watch_.check();
+  const auto slice = std::chrono::milliseconds(watch_.slice_ms());
+  if (idle < slice) return;
+  idle_since = Clock::now() - kCheckEvery;  // the next slice begins; not another spin
+  const std::vector<size_t> ranks = awaited();
+  watch_.still_waiting(wait, idle, ranks);
+  const FrameTime time = now();
+  for (const size_t rank : ranks) {
+    if (watch_.has_left(rank)) watch_.link_lost(rank, "it has left the job");
+    // Cables are silent while a peer is stopped or elsewhere; they are lost only if it is here too.
+    if (!watch_.is_in_current_operation(rank)) trunks_[rank]->protocol().excuse(time);
+  }
+}
+
+void FrameChannel::fail_with(size_t rank, const FrameFault& fault) {
+  if (fault.own && fault.theirs) {
+    const bool first = rank_ < rank;
+    const std::string own = operation_of(*fault.own).text(), theirs = operation_of(*fault.theirs).text();
+    fail(ErrorKind::mismatch, "ranks disagree on an operation: {} called {}, {} called {}",
+         watch_.who(first ? rank_ : rank), first ? own : theirs, watch_.who(first ? rank : rank_),
+         first ? theirs : own);
+  }
+  if (fault.kind == ErrorKind::timeout) {
+    watch_.link_lost(rank, fmt::format("{}, though it is in the same operation: all cables to it are cut", fault.text));
+  }
+  fail(fault.kind, "{}, in {} with {}: {}", watch_.who(rank_), operation_.text(), watch_.who(rank), fault.text);
+}
+
+// --- between operations
+
+bool FrameChannel::serve() {
+  if (busy_.exchange(true, std::memory_order_acquire)) return true;
+  const FrameTime time = now();
+  bool work = false;
+  for (const auto& trunk : trunks_) {
+    if (trunk == nullptr) continue;
+    const bool came = trunk->poll(time);
+    const bool went = trunk->post(time);
+    work = came || went || !trunk->protocol().quiet() || work;
+  }
+  busy_.store(false, std::memory_order_release);
+  return work;
+}
+
+bool FrameChannel::quiet(size_t rank) {
+  if (trunks_[rank] == nullptr) return true;
+  while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  const FrameProtocol& protocol = trunks_[rank]->protocol();
+  const bool quiet = protocol.quiet() || protocol.fault();
+  busy_.store(false, std::memory_order_release);
+  return quiet;
+}
+
+void FrameChannel::add_traffic(std::vector<CableTraffic>& cables) const {
+  for (size_t rank = 0; rank < trunks_.size(); ++rank) {
+    if (trunks_[rank] != nullptr) trunks_[rank]->add_traffic(static_cast<int>(rank), cables);
+  }
+}
+
+}  // namespace trunkline

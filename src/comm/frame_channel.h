@@ -1,0 +1,134 @@
+// Channel over trunks of RDMA cables. What is given is staged in slots, one copy; what comes is reduced or copied from
+// the slot that it came in straight to its place.
+//
+// A lane's thread uses it from open() to close(). Between operations another thread may call serve(), so that a peer
+// gets its answers while this rank computes.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/channel.h"
+#include "comm/frame_trunk.h"
+#include "comm/watch.h"
+
+namespace trunkline {
+
+class FrameChannel final : public Channel {
+ public:
+  struct Options {
+    uint32_t generation = 0;  // of the job
+    size_t frame_bytes = 0;
+    bool checksum = true;
+    size_t lane = 0;
+    std::chrono::milliseconds timeout{60'000};
+    std::chrono::nanoseconds spin{0};
+    bool spare_link = false;  // the last link of each trunk is one
+  };
+  static constexpr size_t kCreditReserve = 8;
+
+  // The bytes of slots that a channel needs before its receives, with trunks of so many links.
+  struct Layout {
+    size_t slot_bytes;  // of each message
+    size_t pools, slots_per_pool;
+    size_t links;       // of all trunks
+    size_t credit_bytes;
+    size_t bytes() const { return pools * slots_per_pool * slot_bytes + links * kCreditReserve * credit_bytes; }
+  };
+  static Layout layout(size_t frame_bytes, const std::vector<size_t>& links_by_peer);
+
+  FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, Watch& watch, CableLog& log, const Options& options);
+
+  bool reaches(size_t rank) const override { return rank == rank_ || trunks_[rank] != nullptr; }
+  size_t frame_bytes() const override { return options_.frame_bytes; }
+  void open(const Operation& operation, const Team& team) override;
+  void announce(size_t peer, Part part, size_t bytes) override;
+  void send(std::span<const size_t> peers, Part part, ConstBytes bytes) override;
+  std::byte* frame_for(std::span<const size_t> peers, Part part, size_t bytes) override;
+  void receive(size_t peer, Part part, Bytes into) override;
+  void stage(size_t peer, size_t bytes) override;
+  std::span<const std::byte* const> collect(size_t offset, const std::byte* own) override;
+  void await_sent(Part part, size_t bytes) override;
+  void await_received(size_t peer, Part part, size_t bytes) override;
+  void close() override;
+  Stopwatch& stopwatch() override { return stopwatch_; }
+  void add_traffic(std::vector<CableTraffic>& cables) const override;
+
+  // Between operations: answers peers, repairs what was lost. Whether something is still to be done soon. Any thread;
+  // does nothing while an operation is under way.
+  bool serve();
+  // All that this rank gave to that one is known to have come. Any thread, between operations.
+  bool quiet(size_t rank);
+
+ private:
+  static constexpr size_t kParts = 2;
+  static constexpr size_t kHeld = 2048;  // frames of a peer that are staged: more than receives and windows
+
+  // What is given to some peers: a run of the caller's bytes.
+  struct Outgoing {
+    std::vector<size_t> peers;
+    Part part;
+    const std::byte* base;
+    size_t size;
+    size_t staged;
+  };
+  struct Incoming {
+    std::byte* base = nullptr;  // where it goes; null: it is collected
+    size_t size = 0;
+    FrameSet come;
+  };
+  struct Peer {  // of the operation, by place
+    FrameTrunk* trunk = nullptr;  // null: takes no part
+    std::array<uint64_t, kParts> gives{}, said{}, given{};  // in all; sent before the start; offered by now
+    std::array<Incoming, kParts> in;
+    std::vector<std::optional<Delivery>> held;  // frames to be collected, by number
+  };
+
+  void declare(std::span<const size_t> peers, Part part, size_t bytes);
+  void start();
+  bool expects_staged(const Peer& peer, size_t offset) const;
+  void put_away_collected();
+  template <typename Done>
+  void move_until(Done done);
+  bool move_once();
+  void look_at_others(FrameTime time);
+  bool deliver(Peer& peer, FrameTime time);
+  bool stage_some();
+  bool stage_frame(Outgoing& outgoing);
+  bool can_offer(std::span<const size_t> peers, Part part) const;
+  size_t pool_for(std::span<const size_t> peers, Part part) const;
+  FrameHeader header_for(std::span<const size_t> peers, Part part, uint32_t length) const;
+  void offer(std::span<const size_t> peers, Part part, uint32_t slot, uint32_t length,
+             std::optional<uint32_t> checksum);
+  std::byte* slot_at(uint32_t slot) const { return send_slots_ + slot * layout_.slot_bytes; }
+  std::vector<size_t> awaited() const;
+  void pause(Watch::Wait& wait, Clock::time_point& idle_since);
+  [[noreturn]] void fail_with(size_t rank, const FrameFault& fault);
+  static FrameTime now() { return Clock::now().time_since_epoch(); }
+
+  const size_t rank_;
+  const Layout layout_;
+  const Options options_;
+  Watch& watch_;
+  Stopwatch stopwatch_;
+  Slab slab_;
+  std::byte* send_slots_ = nullptr;
+  SendSlots slots_;
+  std::vector<std::unique_ptr<FrameTrunk>> trunks_;  // by rank; null: no path
+
+  std::atomic<bool> busy_{false};
+  Operation operation_;
+  const Team* team_ = nullptr;
+  bool started_ = false;
+  Stores stores_ = Stores::cached;
+  std::vector<Peer> peers_;
+  std::vector<Outgoing> outgoing_;
+  std::optional<uint32_t> frame_slot_;  // that frame_for() has handed out
+  std::vector<const std::byte*> collected_;
+  std::optional<size_t> collected_frame_;  // its number
+  uint64_t looks_ = 0;
+};
+
+}  // namespace trunkline

@@ -1,0 +1,130 @@
+#include "comm/frame_trunk.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "comm/channel.h"
+
+namespace trunkline {
+
+FrameTrunk::FrameTrunk(std::string peer, std::vector<TrunkLink> links, const FrameProtocol::Options& options,
+                       const Shared& shared, std::byte* credit_slots, size_t credit_slot_bytes)
+    : peer_(std::move(peer)),
+      shared_(shared),
+      credit_slot_bytes_(credit_slot_bytes),
+      checksum_(options.checksum),
+      credit_slots_(credit_slots),
+      credit_reserve_(options.credit_reserve),
+      protocol_(options),
+      paths_(links.size()) {
+  for (size_t i = 0; i < links.size(); ++i) {
+    paths_[i].end = std::move(links[i]);
+    for (size_t slot = 0; slot < credit_reserve_; ++slot) {
+      paths_[i].free_credits.push_back(static_cast<uint32_t>(i * credit_reserve_ + slot));
+    }
+  }
+}
+
+bool FrameTrunk::poll(FrameTime now) {
+  bool any = false;
+  std::array<MessageCompletion, 16> completions;
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    size_t count;
+    {
+      const auto span = shared_.stopwatch->in(Activity::verbs);
+      count = paths_[i].end.link->poll(completions);
+    }
+    any = any || count > 0;
+    for (size_t c = 0; c < count; ++c) {
+      if (completions[c].kind == MessageCompletion::Kind::received) {
+        arrived(i, completions[c], now);
+      } else if (protocol_.completed(i, now)) {
+        paths_[i].free_credits.push_back(paths_[i].posted_credits.front());
+        paths_[i].posted_credits.pop_front();
+      }
+    }
+  }
+  while (const auto slot = protocol_.released()) shared_.slots->release(*slot);
+  return any;
+}
+
+void FrameTrunk::arrived(size_t link, const MessageCompletion& completion, FrameTime now) {
+  const auto slot = static_cast<uint32_t>(completion.id);
+  Frame frame;  // damaged, unless the receive was good
+  if (completion.good) {
+    const auto span = shared_.stopwatch->in(Activity::checksum);
+    frame = read_frame({receive_slot(link, slot), completion.bytes}, checksum_);
+  }
+  if (protocol_.arrived(link, slot, frame, now)) {
+    paths_[link].bytes_received += frame.header.length;
+  } else {
+    repost(link, slot, now);
+  }
+}
+
+void FrameTrunk::repost(size_t link, uint32_t slot, FrameTime now) {
+  {
+    const auto span = shared_.stopwatch->in(Activity::verbs);
+    paths_[link].end.link->post_receive(receive_slot(link, slot), static_cast<uint32_t>(shared_.slot_bytes),
+                                               slot);
+  }
+  protocol_.reposted(link, now);
+}
+
+bool FrameTrunk::post(FrameTime now) {
+  protocol_.advance(now);
+  bool any = false;
+  for (Path& path : paths_) any = flush(path) || any;
+  while (const auto post = protocol_.next_post(now)) {
+    Path& path = paths_[post->link];
+    path.to_post.push_back(prepare(*post));
+    any = flush(path) || any;
+  }
+  tell_suspensions();
+  return any;
+}
+
+FrameTrunk::Message FrameTrunk::prepare(const FrameProtocol::Post& post) {
+  Path& path = paths_[post.link];
+  if (!post.credit) {
+    path.bytes_sent += post.bytes - kFrameHeaderBytes;
+    return {shared_.send_slots + post.slot * shared_.slot_bytes, post.bytes};
+  }
+  const uint32_t slot = path.free_credits.back();
+  path.free_credits.pop_back();
+  path.posted_credits.push_back(slot);
+  std::byte* const at = credit_slots_ + slot * credit_slot_bytes_;
+  return {at, static_cast<uint32_t>(protocol_.write_credit(post, {at, credit_slot_bytes_}))};
+}
+
+// Messages of a link keep their order, since the protocol counts them.
+bool FrameTrunk::flush(Path& path) {
+  bool any = false;
+  const auto span = shared_.stopwatch->in(Activity::verbs);
+  for (; !path.to_post.empty(); path.to_post.pop_front()) {
+    const Message& message = path.to_post.front();
+    if (!path.end.link->post_send(message.at, message.bytes, 0)) break;
+    any = true;
+  }
+  return any;
+}
+
+void FrameTrunk::tell_suspensions() {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    const bool suspended = protocol_.link(i).suspended();
+    if (suspended == paths_[i].suspended) continue;
+    paths_[i].suspended = suspended;
+    const std::string cable = fmt::format("cable {} to {}", paths_[i].end.link->name(), peer_);
+    suspended ? shared_.log->lost(cable) : shared_.log->works_again(cable);
+  }
+}
+
+void FrameTrunk::add_traffic(int peer, std::vector<CableTraffic>& cables) const {
+  for (const Path& path : paths_) {
+    trunkline::add_traffic(cables, {path.end.link->name(), peer, path.bytes_sent.load(), path.bytes_received.load(),
+                                    !path.suspended.load()});
+  }
+}
+
+}  // namespace trunkline
