@@ -24,11 +24,12 @@ void for_each_frame(const Channel& channel, size_t size, F f) {
 }
 
 // out[offset, offset + bytes) = the sum, maximum or minimum of every rank's frame there.
-void reduce_frame(Channel& channel, const Operation& operation, ConstBytes own, Bytes out, size_t offset,
-                  size_t bytes) {
+void reduce_frame(Channel& channel, const Operation& operation, ConstBytes own, Bytes out, size_t offset, size_t bytes,
+                  std::byte* copy = nullptr) {
   const auto inputs = channel.collect(offset, own.data() + offset);
   const auto span = channel.stopwatch().in(Activity::reduce);
-  reduce(operation.reduction, operation.dtype, inputs, out.data() + offset, bytes / size_of(operation.dtype));
+  reduce(operation.reduction, operation.dtype, inputs, out.data() + offset, bytes / size_of(operation.dtype), copy,
+         stores_for(operation.bytes()));
 }
 
 void copy(Channel& channel, ConstBytes from, Bytes to) {
@@ -53,8 +54,7 @@ void mesh_all_reduce(Channel& channel, const Operation& operation, const Team& t
   }
   for_each_frame(channel, own.size(), [&](size_t offset, size_t bytes) {
     std::byte* const frame = channel.frame_for(peers, Part::gather, bytes);
-    reduce_frame(channel, operation, own, sum, offset, bytes);
-    if (frame != nullptr) copy(channel, sum.subspan(offset, bytes), {frame, bytes});
+    reduce_frame(channel, operation, own, sum, offset, bytes, frame);
     channel.send(peers, Part::gather, {frame != nullptr ? frame : sum.data() + offset, bytes});
   });
   channel.close();

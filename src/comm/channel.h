@@ -72,6 +72,9 @@ class Channel {
   // Waits until all is sent and received, and every rank that takes part has announced the same operation.
   virtual void close() = 0;
 
+  // After the last operation: waits a little until every peer has what it was given.
+  virtual void drain() {}
+
   virtual Stopwatch& stopwatch() = 0;
   // Adds what has crossed this lane's cables to the entries of the same cables. Any thread.
   virtual void add_traffic(std::vector<CableTraffic>& cables) const = 0;

@@ -16,6 +16,7 @@ constexpr std::chrono::milliseconds kCheckEvery{1};
 constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
 // A peer that works on the same operation is heard at least every 100 ms over some cable.
 constexpr std::chrono::seconds kCablesDead{4};
+constexpr std::chrono::milliseconds kDrainPatience{5000};
 
 FrameOperation frame_operation(const Operation& operation) {
   FrameOperation result;
@@ -26,7 +27,6 @@ FrameOperation frame_operation(const Operation& operation) {
   result.reduction = static_cast<uint8_t>(operation.reduction);
   result.algorithm = static_cast<uint8_t>(operation.algorithm);
   result.root = operation.root;
-  result.group = operation.group;
   result.pairwise = operation.pairwise();
   return result;
 }
@@ -40,7 +40,6 @@ Operation operation_of(const FrameOperation& frame) {
   result.reduction = static_cast<Reduction>(frame.reduction);
   result.algorithm = static_cast<Algorithm>(frame.algorithm);
   result.root = frame.root;
-  result.group = frame.group;
   return result;
 }
 
@@ -59,12 +58,14 @@ FrameChannel::Layout FrameChannel::layout(size_t frame_bytes, const std::vector<
   return layout;
 }
 
-FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, Watch& watch, CableLog& log,
-                           const Options& options)
+FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, Watch& watch,
+                           std::shared_ptr<Keeper> keeper, std::shared_ptr<CableLog> log, const Options& options)
     : rank_(rank),
       layout_(layout),
       options_(options),
       watch_(watch),
+      keeper_(std::move(keeper)),
+      log_(std::move(log)),
       slab_(std::move(lane.slab)),
       send_slots_(slab_.data()),
       slots_(layout.pools, layout.slots_per_pool),
@@ -88,9 +89,11 @@ FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, W
     const size_t count = links.size();
     trunks_[peer] = std::make_unique<FrameTrunk>(
         watch.who(peer), std::move(links), protocol,
-        FrameTrunk::Shared{layout.slot_bytes, send_slots_, &slots_, &stopwatch_, &log}, credits, layout.credit_bytes);
+        FrameTrunk::Shared{layout.slot_bytes, send_slots_, &slots_, &stopwatch_, log_.get()}, credits,
+        layout.credit_bytes);
     credits += count * kCreditReserve * layout.credit_bytes;
   }
+  keeper_->add(*this);
 }
 
 // --- what an operation gives and expects
@@ -104,8 +107,7 @@ void FrameChannel::open(const Operation& operation, const Team& team) {
   peers_.resize(team.ranks.size());
   for (size_t place = 0; place < peers_.size(); ++place) {
     Peer& peer = peers_[place];
-    const bool active =
-        place != team.place && (!operation.pairwise() || static_cast<size_t>(operation.root) == place);
+    const bool active = place != team.place && (!operation.pairwise() || static_cast<size_t>(operation.root) == place);
     peer.trunk = active ? trunks_[team.ranks[place]].get() : nullptr;
     peer.gives = peer.given = {};
     peer.in = {};
@@ -249,8 +251,8 @@ void FrameChannel::close() {
   start();
   put_away_collected();
   move_until([&] {
-    const bool staged = std::all_of(outgoing_.begin(), outgoing_.end(),
-                                    [](const Outgoing& each) { return each.staged == each.size; });
+    const bool staged =
+        std::all_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.staged == each.size; });
     return staged && std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
              return peer.trunk == nullptr || peer.trunk->protocol().finished();
            });
@@ -307,7 +309,8 @@ bool FrameChannel::move_once() {
 // Ranks that take no part in this operation may still wait for answers.
 void FrameChannel::look_at_others(FrameTime time) {
   for (const auto& trunk : trunks_) {
-    const bool active = std::any_of(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.trunk == trunk.get(); });
+    const bool active =
+        std::any_of(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.trunk == trunk.get(); });
     if (trunk == nullptr || active) continue;
     trunk->poll(time);
     trunk->post(time);
@@ -471,13 +474,22 @@ bool FrameChannel::serve() {
   return work;
 }
 
-bool FrameChannel::quiet(size_t rank) {
-  if (trunks_[rank] == nullptr) return true;
-  while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
-  const FrameProtocol& protocol = trunks_[rank]->protocol();
-  const bool quiet = protocol.quiet() || protocol.fault();
-  busy_.store(false, std::memory_order_release);
-  return quiet;
+// A rank says goodbye once it has had all of its operations: it needs nothing more.
+void FrameChannel::drain() {
+  const Deadline deadline = Deadline::after(std::min(options_.timeout, kDrainPatience));
+  for (size_t rank = 0; rank < trunks_.size(); ++rank) {
+    if (trunks_[rank] == nullptr) continue;
+    const FrameProtocol& protocol = trunks_[rank]->protocol();
+    for (;;) {
+      serve();
+      // Not under way: serve() by another thread at the same time changes nothing here.
+      if (busy_.exchange(true, std::memory_order_acquire)) continue;
+      const bool done = protocol.quiet() || protocol.fault();
+      busy_.store(false, std::memory_order_release);
+      if (done || watch_.has_left(rank) || deadline.expired()) break;
+      std::this_thread::sleep_for(kLongSleep);
+    }
+  }
 }
 
 void FrameChannel::add_traffic(std::vector<CableTraffic>& cables) const {

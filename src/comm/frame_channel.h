@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "comm/channel.h"
+#include "comm/copy.h"
 #include "comm/frame_trunk.h"
+#include "comm/keeper.h"
 #include "comm/watch.h"
 
 namespace trunkline {
@@ -33,13 +35,15 @@ class FrameChannel final : public Channel {
   struct Layout {
     size_t slot_bytes;  // of each message
     size_t pools, slots_per_pool;
-    size_t links;       // of all trunks
+    size_t links;  // of all trunks
     size_t credit_bytes;
     size_t bytes() const { return pools * slots_per_pool * slot_bytes + links * kCreditReserve * credit_bytes; }
   };
   static Layout layout(size_t frame_bytes, const std::vector<size_t>& links_by_peer);
 
-  FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, Watch& watch, CableLog& log, const Options& options);
+  FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, Watch& watch, std::shared_ptr<Keeper> keeper,
+               std::shared_ptr<CableLog> log, const Options& options);
+  ~FrameChannel() override { keeper_->remove(*this); }
 
   bool reaches(size_t rank) const override { return rank == rank_ || trunks_[rank] != nullptr; }
   size_t frame_bytes() const override { return options_.frame_bytes; }
@@ -53,14 +57,13 @@ class FrameChannel final : public Channel {
   void await_sent(Part part, size_t bytes) override;
   void await_received(size_t peer, Part part, size_t bytes) override;
   void close() override;
+  void drain() override;
   Stopwatch& stopwatch() override { return stopwatch_; }
   void add_traffic(std::vector<CableTraffic>& cables) const override;
 
   // Between operations: answers peers, repairs what was lost. Whether something is still to be done soon. Any thread;
   // does nothing while an operation is under way.
   bool serve();
-  // All that this rank gave to that one is known to have come. Any thread, between operations.
-  bool quiet(size_t rank);
 
  private:
   static constexpr size_t kParts = 2;
@@ -79,8 +82,8 @@ class FrameChannel final : public Channel {
     size_t size = 0;
     FrameSet come;
   };
-  struct Peer {  // of the operation, by place
-    FrameTrunk* trunk = nullptr;  // null: takes no part
+  struct Peer {                                             // of the operation, by place
+    FrameTrunk* trunk = nullptr;                            // null: takes no part
     std::array<uint64_t, kParts> gives{}, said{}, given{};  // in all; sent before the start; offered by now
     std::array<Incoming, kParts> in;
     std::vector<std::optional<Delivery>> held;  // frames to be collected, by number
@@ -112,6 +115,8 @@ class FrameChannel final : public Channel {
   const Layout layout_;
   const Options options_;
   Watch& watch_;
+  const std::shared_ptr<Keeper> keeper_;
+  const std::shared_ptr<CableLog> log_;
   Stopwatch stopwatch_;
   Slab slab_;
   std::byte* send_slots_ = nullptr;

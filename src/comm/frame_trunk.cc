@@ -66,8 +66,7 @@ void FrameTrunk::arrived(size_t link, const MessageCompletion& completion, Frame
 void FrameTrunk::repost(size_t link, uint32_t slot, FrameTime now) {
   {
     const auto span = shared_.stopwatch->in(Activity::verbs);
-    paths_[link].end.link->post_receive(receive_slot(link, slot), static_cast<uint32_t>(shared_.slot_bytes),
-                                               slot);
+    paths_[link].end.link->post_receive(receive_slot(link, slot), static_cast<uint32_t>(shared_.slot_bytes), slot);
   }
   protocol_.reposted(link, now);
 }

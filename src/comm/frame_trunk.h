@@ -54,9 +54,9 @@ class FrameTrunk {
   };
   struct Path {
     TrunkLink end;
-    std::vector<uint32_t> free_credits;   // slots
-    std::deque<uint32_t> posted_credits;  // in order
-    std::deque<Message> to_post;          // that the device had no room for yet, in order
+    std::vector<uint32_t> free_credits;                      // slots
+    std::deque<uint32_t> posted_credits;                     // in order
+    std::deque<Message> to_post;                             // that the device had no room for yet, in order
     std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};  // of payload
     std::atomic<bool> suspended{false};                      // as last told to people
   };

@@ -31,6 +31,30 @@ class Stopwatch {
 
   Span in(Activity activity) { return Span(*this, activity); }
 
+  // What was measured since a mark was spent waiting, except in the verbs library.
+  struct Mark {
+    std::array<uint64_t, kActivities> totals{};
+  };
+  Mark mark() {
+    Mark mark;
+    if (!is_on()) return mark;
+    settle();
+    for (size_t i = 0; i < kActivities; ++i) mark.totals[i] = totals_[i].load(std::memory_order_relaxed);
+    return mark;
+  }
+  void was_idle_since(const Mark& mark) {
+    if (!is_on()) return;
+    settle();
+    uint64_t waited = 0;
+    for (const Activity each : {Activity::protocol, Activity::copy, Activity::reduce, Activity::checksum}) {
+      auto& total = totals_[static_cast<size_t>(each)];
+      const uint64_t before = mark.totals[static_cast<size_t>(each)];
+      waited += total.load(std::memory_order_relaxed) - before;
+      total.store(before, std::memory_order_relaxed);
+    }
+    add(static_cast<uint8_t>(Activity::idle), waited);
+  }
+
   void turn_on() { on_.store(true, std::memory_order_relaxed); }
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
   // Nanoseconds so far.
@@ -43,16 +67,22 @@ class Stopwatch {
 
   void turn(Activity activity) { turn(static_cast<uint8_t>(activity)); }
   void turn(uint8_t to) {
-    const uint8_t from = current_;
+    if (is_on() && to != current_) settle();
     current_ = to;
-    if (!is_on() || from == to) return;
+  }
+
+  // The time until now belongs to what is being done.
+  void settle() {
     const auto now = Clock::now();
-    if (from != kNothing && since_ != Clock::time_point{}) {
-      auto& total = totals_[from];
-      total.store(total.load(std::memory_order_relaxed) + static_cast<uint64_t>((now - since_).count()),
-                  std::memory_order_relaxed);
+    if (current_ != kNothing && since_ != Clock::time_point{}) {
+      add(current_, static_cast<uint64_t>(std::chrono::nanoseconds(now - since_).count()));
     }
     since_ = now;
+  }
+
+  void add(uint8_t activity, uint64_t nanoseconds) {
+    auto& total = totals_[activity];
+    total.store(total.load(std::memory_order_relaxed) + nanoseconds, std::memory_order_relaxed);
   }
 
   std::atomic<bool> on_{false};

@@ -96,6 +96,18 @@ void Watch::link_lost(size_t peer, const std::string& how) {
        last_operation(peer));
 }
 
+bool Watch::is_in_current_operation(size_t peer) {
+  const std::lock_guard lock(mutex_);
+  const Peer& each = peers_[peer];
+  return current_ && each.answered && Clock::now() - *each.answered < kAnswerPatience &&
+         each.operation == key(*current_);
+}
+
+// The same for all ranks that take part.
+std::string Watch::key(const Operation& operation) {
+  return fmt::format("{}{}", operation.pairwise() ? "transfer " : "operation ", operation.number);
+}
+
 std::string Watch::status() {
   const std::lock_guard lock(mutex_);
   std::string text = "no operation";
@@ -104,16 +116,22 @@ std::string Watch::status() {
   } else if (previous_) {
     text = "outside any operation, the last one was " + previous_->text();
   }
-  return Encoder().put(advances_.load(std::memory_order_relaxed)).put(text).take();
+  return Encoder()
+      .put(advances_.load(std::memory_order_relaxed))
+      .put(text)
+      .put(current_ ? key(*current_) : std::string())
+      .take();
 }
 
 void Watch::on_status(size_t peer, const std::string& status) {
   Decoder decoder(status);
   const uint64_t advances = decoder.get<uint64_t>();
   std::string text = decoder.text();
+  std::string operation = decoder.text();
   const std::lock_guard lock(mutex_);
   peers_[peer].advances = advances;
   peers_[peer].status = std::move(text);
+  peers_[peer].operation = std::move(operation);
   peers_[peer].answered = Clock::now();
 }
 

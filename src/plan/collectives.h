@@ -13,6 +13,8 @@ inline constexpr size_t kMessageUnit = 4096;
 inline constexpr size_t kSmallMessage = 32 * 1024;
 // What a lane sends or receives at a time.
 inline constexpr size_t kFrameBytes = 256 * 1024;
+// What one message over a cable carries: large enough to fill it, small enough to stay in a core's cache.
+inline constexpr size_t kCableFrameBytes = 64 * 1024;
 
 // Part `index` of `count`, near equal, of `bytes` cut in units.
 struct Range {
@@ -36,6 +38,12 @@ inline size_t lanes_for(size_t bytes, size_t lanes) {
 
 // Lanes that a rank has when nobody says how many: a thread more pays off only where it has a core.
 inline int default_lanes(int cores, int ranks_on_this_host) { return std::clamp(cores / ranks_on_this_host / 2, 1, 4); }
+
+// The same over cables: one for each cable of the widest trunk, as far as there are cores.
+inline constexpr int kMaxLanes = 10;  // a device has 10 queue pairs
+inline int default_lanes(int cores, int ranks_on_this_host, int cables) {
+  return std::clamp(std::min(cables, cores / ranks_on_this_host), 1, kMaxLanes);
+}
 
 // All-reduce: whether sending all to everyone is faster than reduce-scatter and all-gather. It takes one step instead
 // of two, but every rank sends (ranks - 1) messages instead of less than two.
