@@ -26,8 +26,15 @@ class MessageLink {
   // "rdma_en2" here and at the other end, for messages to people and for `Group::cables`.
   virtual const std::string& name() const = 0;
 
+  // Why this link is out of use for good; empty while it works. It takes no more sends then, and nothing arrives, but
+  // whatever was being sent is completed.
+  virtual const std::string& fault() const {
+    static const std::string kNone;
+    return kNone;
+  }
+
   // Posts a message that lies in registered memory and stays there unchanged until its completion. False: the link
-  // takes no more at present; try again after a completion. Throws Error(system) when the device refuses otherwise.
+  // takes no more at present; try again after a completion, unless there is a fault.
   virtual bool post_send(const std::byte* message, uint32_t bytes, uint64_t id) = 0;
   virtual void post_receive(std::byte* slot, uint32_t bytes, uint64_t id) = 0;
 

@@ -25,6 +25,7 @@ struct TrunkOptions {
   size_t sends = 0;        // the same for sends on their way
   size_t extra_bytes = 0;  // of each lane's slab, for the caller
   std::chrono::milliseconds timeout{60'000};
+  std::string library = {};  // the RDMA library; empty: the system's
 };
 
 // One link of a trunk, as one lane has it.
@@ -39,7 +40,8 @@ struct LaneTrunks {
   std::vector<std::vector<TrunkLink>> trunks;  // [peer][cable], in an order that both sides share
 };
 
-// What a rank says to a peer, and hears, in a round of the set-up: any bytes. Throws what has ended the job.
+// What a rank says to each other in a round of the set-up, and hears from each: any bytes, by rank. Its own entry goes
+// nowhere, and comes back as anything. Throws what has ended the job.
 using Exchange = std::function<std::vector<std::string>(const std::vector<std::string>& to_each_peer)>;
 
 // Every rank calls it at once. Throws Error(input) for a device that is not there or a matrix that cannot be,
