@@ -102,4 +102,11 @@ std::string to_json(const Wiring& wiring);
 using DeviceMatrix = std::vector<std::vector<std::vector<std::string>>>;
 DeviceMatrix device_matrix(const Wiring& wiring);
 
+// The text of a file with the matrix, as MLX_IBV_DEVICES names one: a list of rows of cells, each null, a name, or a
+// list of names. Throws Error(input) with `where`, row and column for one that cannot be of a job with that many ranks.
+DeviceMatrix device_matrix_from_json(std::string_view text, const std::string& where, int ranks);
+
+// It is square, names a device once in a row, and as many devices for one direction of a pair as for the other.
+void check_device_matrix(const DeviceMatrix& matrix, const std::string& where);
+
 }  // namespace trunkline

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/fail.h"
 #include "cluster/cables.h"
+#include "cluster/parse_json.h"
 
 namespace trunkline {
 namespace {
@@ -228,15 +228,7 @@ void read_limits(const Json& json, const std::string& where, DeviceLimits& limit
 }  // namespace
 
 Wiring wiring_from_json(std::string_view text, const std::string& where, std::optional<int> ranks) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    const size_t line =
-        1 + static_cast<size_t>(std::count(
-                text.begin(), text.begin() + static_cast<ptrdiff_t>(std::min(error.byte, text.size())), '\n'));
-    fail(ErrorKind::input, "{}:{}: is not JSON: {}", where, line, error.what());
-  }
+  const Json json = parse_json(text, where);
   Wiring wiring;
   wiring.ranks = ranks.value_or(0);
   Fields fields(json, where);

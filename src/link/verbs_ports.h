@@ -27,7 +27,7 @@ struct PortInfo {
 
 class Ports {
  public:
-  // Throws Error(input) for a matrix that cannot be: not square, a device twice, ends without another.
+  // Throws Error(input) for a matrix that cannot be: see check_device_matrix.
   explicit Ports(const DeviceMatrix& matrix);
 
   size_t ranks() const { return ports_.size(); }
