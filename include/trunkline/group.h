@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trunkline/dtype.h"
@@ -46,8 +47,8 @@ struct Config {
 
 // What has crossed one cable of this rank since the group was connected, with all that was sent twice.
 struct CableTraffic {
-  std::string id;  // "rdma_en2", or "tcp"
-  int peer = 0;
+  std::string id;           // "rdma_en2", or "tcp"
+  int peer = 0;             // its rank in the job
   uint64_t bytes_sent = 0;  // of payload
   uint64_t bytes_received = 0;
   bool working = true;
@@ -64,10 +65,31 @@ struct Profile {
   double idle = 0;      // waiting
 };
 
+// A call that goes on while its caller does something else. Its buffers stay the caller's, untouched until it is done.
+// Letting go of it does not end it: should it fail, the job has ended all the same.
+class Work {
+ public:
+  struct State;
+
+  Work() = default;  // done
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  bool done() const;
+  // Returns once it is done; throws what the call would have thrown.
+  void wait();
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
 // Every rank of the group makes the same calls in the same order, from one thread at a time. Buffers are the caller's,
 // of any alignment; `in` may equal `out`. A count is in elements. Sums of 16-bit types are accumulated in f32 and
-// rounded once, in rank order, so every rank gets the same bits whatever the number of lanes or the algorithm. Errors:
+// rounded once, in rank order, so every rank gets the same bits whatever the number of lanes, and by mesh or by
+// broadcast. In a ring, too, every rank gets the same bits, but the order in which they are added is another. Errors:
 // peer, timeout, mismatch (see error.h). After one, the group serves no further call.
+//
+// Calls that end in _async return at once; they and the others are served in the order in which they were made.
+// Arguments that can never work are refused at once.
 class Group {
  public:
   // Joins the job: returns once every pair of ranks is connected. Throws Error(timeout) naming the missing ranks.
@@ -91,6 +113,21 @@ class Group {
   virtual void send(const void* data, size_t count, Dtype dtype, int to) = 0;
   virtual void recv(void* data, size_t count, Dtype dtype, int from) = 0;
   virtual void barrier() = 0;
+
+  virtual Work all_sum_async(const void* in, void* out, size_t count, Dtype dtype) = 0;
+  virtual Work all_max_async(const void* in, void* out, size_t count, Dtype dtype) = 0;
+  virtual Work all_min_async(const void* in, void* out, size_t count, Dtype dtype) = 0;
+  virtual Work all_gather_async(const void* in, void* out, size_t count, Dtype dtype) = 0;
+  virtual Work sum_scatter_async(const void* in, void* out, size_t count, Dtype dtype) = 0;
+  virtual Work broadcast_async(void* data, size_t count, Dtype dtype, int root) = 0;
+  virtual Work send_async(const void* data, size_t count, Dtype dtype, int to) = 0;
+  virtual Work recv_async(void* data, size_t count, Dtype dtype, int from) = 0;
+  virtual Work barrier_async() = 0;
+
+  // Every rank calls it. Those that give the same color become a group, ordered by key, then by rank in this group;
+  // with a negative color, a rank gets none (null). The groups of a job share its lanes and cables: an error in one of
+  // them ends the job, and the calls of all of them are in one order on each rank, from one thread at a time.
+  virtual std::shared_ptr<Group> split(int color, int key) = 0;
 
   // Tells the other ranks why this one cannot go on; their pending and later calls throw Error(peer) with it. For a
   // failure outside a collective (bad data on one rank, say).

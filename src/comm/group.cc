@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "base/fail.h"
 #include "comm/algorithms.h"
-#include "comm/lanes.h"
-#include "comm/transport.h"
-#include "plan/collectives.h"
+#include "comm/job.h"
 
 namespace trunkline {
 namespace {
@@ -21,13 +20,17 @@ void check(const Config& config) {
   if (config.lanes < 0)
     fail(ErrorKind::input, "{} lanes: there must be one at least, or 0 to have it chosen", config.lanes);
   if (config.algorithm == Algorithm::ring) fail(ErrorKind::unsupported, "all-reduce by ring is not there yet");
+  if (config.workers == Workers::single && config.lanes > 1) {
+    fail(ErrorKind::input, "{} lanes with workers \"single\": one thread drives one lane, over all cables",
+         config.lanes);
+  }
   if (config.timeout <= config.timeout.zero()) fail(ErrorKind::input, "a timeout of {} ms", config.timeout.count());
 }
 
-Team everyone(const Config& config) {
+std::shared_ptr<const Team> everyone(const Config& config) {
   Team team{std::vector<size_t>(static_cast<size_t>(config.size)), static_cast<size_t>(config.rank)};
   std::iota(team.ranks.begin(), team.ranks.end(), size_t{0});
-  return team;
+  return std::make_shared<const Team>(std::move(team));
 }
 
 bool overlap(ConstBytes a, ConstBytes b) {
@@ -56,126 +59,127 @@ std::vector<std::span<Byte>> segments(std::span<Byte> stripe, size_t ranks) {
 
 class JobGroup final : public Group {
  public:
-  explicit JobGroup(const Config& config) : JobGroup(config, connect_ranks(config)) {}
-  ~JobGroup() override { watch_.leave(); }
-  JobGroup(const JobGroup&) = delete;
-  JobGroup& operator=(const JobGroup&) = delete;
+  JobGroup(std::shared_ptr<Job> job, std::shared_ptr<const Team> team, uint32_t id)
+      : job_(std::move(job)), team_(std::move(team)), id_(id), transfers_(team_->ranks.size(), 0) {}
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  int rank() const override { return static_cast<int>(team_->place); }
+  int size() const override { return static_cast<int>(ranks()); }
 
   std::string host_of(int rank) const override {
     check_rank("host_of", rank);
-    return watch_.members()[static_cast<size_t>(rank)].host;
+    return job_->watch().members()[team_->ranks[static_cast<size_t>(rank)]].host;
   }
 
   void all_sum(const void* in, void* out, size_t count, Dtype dtype) override {
-    all_reduce(Reduction::sum, in, out, count, dtype);
+    calls().run(all_reduce_call(Reduction::sum, in, out, count, dtype));
   }
   void all_max(const void* in, void* out, size_t count, Dtype dtype) override {
-    all_reduce(Reduction::max, in, out, count, dtype);
+    calls().run(all_reduce_call(Reduction::max, in, out, count, dtype));
   }
   void all_min(const void* in, void* out, size_t count, Dtype dtype) override {
-    all_reduce(Reduction::min, in, out, count, dtype);
+    calls().run(all_reduce_call(Reduction::min, in, out, count, dtype));
   }
-
   void all_gather(const void* in, void* out, size_t count, Dtype dtype) override {
-    Operation operation = collective(Operation::Kind::all_gather, count, dtype);
-    const size_t block = operation.bytes();
-    const Bytes all = bytes_of(out, block * ranks());
-    const Bytes own_block = all.subspan(block * static_cast<size_t>(rank_), block);
-    ConstBytes own = bytes_of(in, block);
-    if (overlap(own, all) && own.data() != own_block.data()) {
-      // What arrives would overwrite what is still to be sent.
-      std::memmove(own_block.data(), own.data(), block);
-      own = own_block;
-    }
-    run(operation, block, [&](Channel& channel, Range stripe) {
-      trunkline::all_gather(channel, operation, team_, own.subspan(stripe.begin, stripe.size()),
-                            slices(all, ranks(), stripe));
-    });
+    calls().run(all_gather_call(in, out, count, dtype));
   }
-
   void sum_scatter(const void* in, void* out, size_t count, Dtype dtype) override {
-    Operation operation = collective(Operation::Kind::sum_scatter, count, dtype);
-    const size_t block = operation.bytes();
-    const ConstBytes all = bytes_of(in, block * ranks());
-    const Bytes result = bytes_of(out, block);
-    std::vector<std::byte> apart;
-    Bytes sum = result;
-    if (overlap(result, all) && result.data() != all.data() + block * static_cast<size_t>(rank_)) {
-      apart.resize(block);  // the sum would overwrite what is still to be sent
-      sum = apart;
-    }
-    run(operation, block, [&](Channel& channel, Range stripe) {
-      reduce_scatter(channel, operation, team_, slices(all, ranks(), stripe), sum.subspan(stripe.begin, stripe.size()));
-    });
-    if (!apart.empty()) std::memcpy(result.data(), apart.data(), block);
+    calls().run(sum_scatter_call(in, out, count, dtype));
   }
-
   void broadcast(void* data, size_t count, Dtype dtype, int root) override {
-    check_rank("broadcast", root);
-    Operation operation = collective(Operation::Kind::broadcast, count, dtype);
-    operation.root = root;
-    run(operation, operation.bytes(), [&](Channel& channel, Range stripe) {
-      trunkline::broadcast(channel, operation, team_,
-                           bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
-    });
+    calls().run(broadcast_call(data, count, dtype, root));
   }
-
   void send(const void* data, size_t count, Dtype dtype, int to) override {
-    const Operation operation = transfer(Operation::Kind::send, count, dtype, to);
-    run(operation, operation.bytes(), [&](Channel& channel, Range stripe) {
-      trunkline::send(channel, operation, team_,
-                      bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
-    });
+    calls().run(send_call(data, count, dtype, to));
   }
-
   void recv(void* data, size_t count, Dtype dtype, int from) override {
-    const Operation operation = transfer(Operation::Kind::receive, count, dtype, from);
-    run(operation, operation.bytes(), [&](Channel& channel, Range stripe) {
-      trunkline::receive(channel, operation, team_,
-                         bytes_of(data, operation.bytes()).subspan(stripe.begin, stripe.size()));
-    });
+    calls().run(recv_call(data, count, dtype, from));
   }
+  void barrier() override { calls().run(barrier_call()); }
 
-  void barrier() override {
-    const Operation operation = collective(Operation::Kind::barrier, 0, Dtype::u8);
-    run(operation, 0, [&](Channel& channel, Range) { trunkline::barrier(channel, operation, team_); });
+  Work all_sum_async(const void* in, void* out, size_t count, Dtype dtype) override {
+    return calls().start(all_reduce_call(Reduction::sum, in, out, count, dtype));
+  }
+  Work all_max_async(const void* in, void* out, size_t count, Dtype dtype) override {
+    return calls().start(all_reduce_call(Reduction::max, in, out, count, dtype));
+  }
+  Work all_min_async(const void* in, void* out, size_t count, Dtype dtype) override {
+    return calls().start(all_reduce_call(Reduction::min, in, out, count, dtype));
+  }
+  Work all_gather_async(const void* in, void* out, size_t count, Dtype dtype) override {
+    return calls().start(all_gather_call(in, out, count, dtype));
+  }
+  Work sum_scatter_async(const void* in, void* out, size_t count, Dtype dtype) override {
+    return calls().start(sum_scatter_call(in, out, count, dtype));
+  }
+  Work broadcast_async(void* data, size_t count, Dtype dtype, int root) override {
+    return calls().start(broadcast_call(data, count, dtype, root));
+  }
+  Work send_async(const void* data, size_t count, Dtype dtype, int to) override {
+    return calls().start(send_call(data, count, dtype, to));
+  }
+  Work recv_async(void* data, size_t count, Dtype dtype, int from) override {
+    return calls().start(recv_call(data, count, dtype, from));
+  }
+  Work barrier_async() override { return calls().start(barrier_call()); }
+
+  std::shared_ptr<Group> split(int color, int key) override {
+    // Numbers are such that no rank is in two groups of the same one.
+    struct Wish {
+      int32_t color, key;
+      uint32_t next_group;
+    };
+    const Wish own{color, key, job_->next_group};
+    std::vector<Wish> wishes(ranks());
+    all_gather(&own, wishes.data(), sizeof own, Dtype::u8);
+
+    std::set<int32_t> colors;
+    std::vector<size_t> places;
+    uint32_t first_number = 0;
+    for (size_t place = 0; place < ranks(); ++place) {
+      first_number = std::max(first_number, wishes[place].next_group);
+      if (wishes[place].color >= 0) colors.insert(wishes[place].color);
+      if (wishes[place].color == color) places.push_back(place);
+    }
+    job_->next_group = first_number + static_cast<uint32_t>(colors.size());
+    if (color < 0) return nullptr;
+
+    std::stable_sort(places.begin(), places.end(), [&](size_t a, size_t b) { return wishes[a].key < wishes[b].key; });
+    Team team;
+    for (const size_t place : places) {
+      if (place == team_->place) team.place = team.ranks.size();
+      team.ranks.push_back(team_->ranks[place]);
+    }
+    const auto index = std::distance(colors.begin(), colors.find(color));
+    return std::make_shared<JobGroup>(job_, std::make_shared<const Team>(std::move(team)),
+                                      first_number + static_cast<uint32_t>(index));
   }
 
   void abort(const std::string& reason) override {
-    watch_.fail_job(
-        Error(ErrorKind::peer, fmt::format("{} failed: {}", watch_.who(static_cast<size_t>(rank_)), reason)));
+    Watch& watch = job_->watch();
+    watch.fail_job(Error(ErrorKind::peer, fmt::format("{} failed: {}", watch.who(team_->ranks[team_->place]), reason)));
   }
 
-  void advance() override { watch_.advance(); }
+  void advance() override { job_->watch().advance(); }
 
   std::vector<CableTraffic> cables() const override {
     std::vector<CableTraffic> cables;
-    for (size_t lane = 0; lane < lanes_.size(); ++lane) lanes_.channel(lane).add_traffic(cables);
+    for (size_t lane = 0; lane < job_->lanes().size(); ++lane) job_->lanes().channel(lane).add_traffic(cables);
     return cables;
   }
 
-  Profile profile() override { return lanes_.profile(); }
+  Profile profile() override { return job_->lanes().profile(); }
 
  private:
-  JobGroup(const Config& config, Connections wiring)
-      : rank_(config.rank),
-        size_(config.size),
-        algorithm_(config.algorithm),
-        team_(everyone(config)),
-        transfers_(wiring.members.size(), 0),
-        watch_(team_.place, std::move(wiring.members), std::move(wiring.control), config.timeout),
-        lanes_(make_channels(config, std::move(wiring), watch_), watch_) {}
+  using Call = Calls::Call;
 
-  size_t ranks() const { return static_cast<size_t>(size_); }
+  Calls& calls() { return job_->calls(); }
+  size_t ranks() const { return team_->ranks.size(); }
 
   static ConstBytes bytes_of(const void* data, size_t size) { return {static_cast<const std::byte*>(data), size}; }
   static Bytes bytes_of(void* data, size_t size) { return {static_cast<std::byte*>(data), size}; }
 
   void check_rank(const char* call, int rank) const {
-    if (rank < 0 || rank >= size_) fail(ErrorKind::input, "{}: rank {} of {}", call, rank, size_);
+    if (rank < 0 || rank >= size()) fail(ErrorKind::input, "{}: rank {} of {}", call, rank, size());
   }
 
   // Refuses what no memory could hold, before it overflows.
@@ -185,69 +189,146 @@ class JobGroup final : public Group {
       fail(ErrorKind::input, "{} of {} {}", call, count, name_of(dtype));
   }
 
+  // Counted only once nothing can be wrong with it any more.
   Operation collective(Operation::Kind kind, size_t count, Dtype dtype) {
     check_message("a collective", count, dtype);
-    return {.number = ++collectives_, .count = count, .kind = kind, .dtype = dtype};
+    return {.number = ++collectives_, .count = count, .kind = kind, .dtype = dtype, .group = id_};
   }
 
   Operation transfer(Operation::Kind kind, size_t count, Dtype dtype, int peer) {
     const char* const call = kind == Operation::Kind::send ? "send" : "recv";
     check_message(call, count, dtype);
     check_rank(call, peer);
-    if (peer == rank_) fail(ErrorKind::input, "{}: rank {} is this rank itself", call, peer);
-    return {
-        .number = ++transfers_[static_cast<size_t>(peer)], .count = count, .kind = kind, .dtype = dtype, .root = peer};
+    if (peer == rank()) fail(ErrorKind::input, "{}: rank {} is this rank itself", call, peer);
+    return {.number = ++transfers_[static_cast<size_t>(peer)],
+            .count = count,
+            .kind = kind,
+            .dtype = dtype,
+            .root = peer,
+            .group = id_};
   }
 
-  void all_reduce(Reduction reduction, const void* in, void* out, size_t count, Dtype dtype) {
+  // The call that runs f(channel, team, stripe) on each lane that a message of so many bytes has a stripe for. It may
+  // be made when this group is gone, while the job is there.
+  template <typename F>
+  Call call(const Operation& operation, size_t bytes, F f) {
+    return [&job = *job_, team = team_, operation, bytes, f = std::move(f)] {
+      job.run(operation, *team, bytes, [&](Channel& channel, Range stripe) { f(channel, *team, stripe); });
+    };
+  }
+
+  Call all_reduce_call(Reduction reduction, const void* in, void* out, size_t count, Dtype dtype) {
+    check_message("a collective", count, dtype);
+    const ConstBytes from = bytes_of(in, count * size_of(dtype));
+    const Bytes to = bytes_of(out, count * size_of(dtype));
+    if (in != out && overlap(from, to)) {
+      fail(ErrorKind::input, "an all-reduce of {} {}: the buffers overlap without being the same", count,
+           name_of(dtype));
+    }
     Operation operation = collective(Operation::Kind::all_reduce, count, dtype);
     operation.reduction = reduction;
     operation.algorithm = algorithm_for(operation.bytes());
-    const ConstBytes from = bytes_of(in, operation.bytes());
-    const Bytes to = bytes_of(out, operation.bytes());
-    if (in != out && overlap(from, to)) {
-      fail(ErrorKind::input, "{}: the buffers overlap without being the same", operation.text());
-    }
-    run(operation, operation.bytes(), [&](Channel& channel, Range stripe) {
+    return call(operation, from.size(), [=](Channel& channel, const Team& team, Range stripe) {
       const ConstBytes own = from.subspan(stripe.begin, stripe.size());
       const Bytes result = to.subspan(stripe.begin, stripe.size());
       if (operation.algorithm == Algorithm::broadcast) {
-        broadcast_all_reduce(channel, operation, team_, own, result);
+        broadcast_all_reduce(channel, operation, team, own, result);
       } else {
-        mesh_all_reduce(channel, operation, team_, segments(own, ranks()), segments(result, ranks()));
+        const size_t ranks = team.ranks.size();
+        mesh_all_reduce(channel, operation, team, segments(own, ranks), segments(result, ranks));
       }
     });
   }
 
+  Call all_gather_call(const void* in, void* out, size_t count, Dtype dtype) {
+    const Operation operation = collective(Operation::Kind::all_gather, count, dtype);
+    const size_t block = operation.bytes();
+    const Bytes all = bytes_of(out, block * ranks());
+    const Bytes own_block = all.subspan(block * team_->place, block);
+    ConstBytes own = bytes_of(in, block);
+    // What arrives would overwrite what is still to be sent.
+    const bool moves = overlap(own, all) && own.data() != own_block.data();
+    const ConstBytes from = moves ? ConstBytes(own_block) : own;
+    Call gather = call(operation, block, [=](Channel& channel, const Team& team, Range stripe) {
+      trunkline::all_gather(channel, operation, team, from.subspan(stripe.begin, stripe.size()),
+                            slices(all, team.ranks.size(), stripe));
+    });
+    if (!moves) return gather;
+    return [=] {
+      std::memmove(own_block.data(), own.data(), own.size());
+      gather();
+    };
+  }
+
+  Call sum_scatter_call(const void* in, void* out, size_t count, Dtype dtype) {
+    const Operation operation = collective(Operation::Kind::sum_scatter, count, dtype);
+    const size_t block = operation.bytes();
+    const ConstBytes all = bytes_of(in, block * ranks());
+    const Bytes result = bytes_of(out, block);
+    const auto scatter_to = [=, this](Bytes sum) {
+      return call(operation, block, [=](Channel& channel, const Team& team, Range stripe) {
+        reduce_scatter(channel, operation, team, slices(all, team.ranks.size(), stripe),
+                       sum.subspan(stripe.begin, stripe.size()));
+      });
+    };
+    if (!overlap(result, all) || result.data() == all.data() + block * team_->place) return scatter_to(result);
+    // The sum would overwrite what is still to be sent.
+    const auto apart = std::make_shared<std::vector<std::byte>>(block);
+    return [=, scatter = scatter_to(*apart)] {
+      scatter();
+      std::memcpy(result.data(), apart->data(), result.size());
+    };
+  }
+
+  Call broadcast_call(void* data, size_t count, Dtype dtype, int root) {
+    check_rank("broadcast", root);
+    Operation operation = collective(Operation::Kind::broadcast, count, dtype);
+    operation.root = root;
+    const Bytes all = bytes_of(data, operation.bytes());
+    return call(operation, all.size(), [=](Channel& channel, const Team& team, Range stripe) {
+      trunkline::broadcast(channel, operation, team, all.subspan(stripe.begin, stripe.size()));
+    });
+  }
+
+  Call send_call(const void* data, size_t count, Dtype dtype, int to) {
+    const Operation operation = transfer(Operation::Kind::send, count, dtype, to);
+    const ConstBytes all = bytes_of(data, operation.bytes());
+    return call(operation, all.size(), [=](Channel& channel, const Team& team, Range stripe) {
+      trunkline::send(channel, operation, team, all.subspan(stripe.begin, stripe.size()));
+    });
+  }
+
+  Call recv_call(void* data, size_t count, Dtype dtype, int from) {
+    const Operation operation = transfer(Operation::Kind::receive, count, dtype, from);
+    const Bytes all = bytes_of(data, operation.bytes());
+    return call(operation, all.size(), [=](Channel& channel, const Team& team, Range stripe) {
+      trunkline::receive(channel, operation, team, all.subspan(stripe.begin, stripe.size()));
+    });
+  }
+
+  Call barrier_call() {
+    const Operation operation = collective(Operation::Kind::barrier, 0, Dtype::u8);
+    return call(operation, 0,
+                [=](Channel& channel, const Team& team, Range) { trunkline::barrier(channel, operation, team); });
+  }
+
   Algorithm algorithm_for(size_t bytes) const {
-    if (algorithm_ != Algorithm::automatic) return algorithm_;
-    return prefers_broadcast(size_, bytes) ? Algorithm::broadcast : Algorithm::mesh;
+    if (job_->algorithm() != Algorithm::automatic) return job_->algorithm();
+    return prefers_broadcast(size(), bytes) ? Algorithm::broadcast : Algorithm::mesh;
   }
 
-  // Runs f(channel, stripe) on each lane that the message has a stripe for.
-  template <typename F>
-  void run(const Operation& operation, size_t bytes, F f) {
-    watch_.begin(operation, team_);
-    const size_t count = lanes_for(bytes, lanes_.size());
-    lanes_.run(count, [&](Channel& channel, size_t lane) { f(channel, part_of(bytes, count, lane)); });
-    watch_.end();
-  }
-
-  const int rank_;
-  const int size_;
-  const Algorithm algorithm_;
-  const Team team_;
+  const std::shared_ptr<Job> job_;
+  const std::shared_ptr<const Team> team_;
+  const uint32_t id_;
   uint64_t collectives_ = 0;
-  std::vector<uint64_t> transfers_;  // by rank
-  Watch watch_;
-  Lanes lanes_;
+  std::vector<uint64_t> transfers_;  // by place
 };
 
 }  // namespace
 
 std::shared_ptr<Group> Group::connect(const Config& config) {
   check(config);
-  return std::make_shared<JobGroup>(config);
+  return std::make_shared<JobGroup>(std::make_shared<Job>(config), everyone(config), 0);
 }
 
 }  // namespace trunkline

@@ -226,8 +226,7 @@ INSTANTIATE_TEST_SUITE_P(, Values,
                                             ::testing::Values(Algorithm::mesh, Algorithm::broadcast)),
                          [](const auto& test) {
                            return std::to_string(std::get<0>(test.param)) + "Ranks" +
-                                  std::to_string(std::get<1>(test.param)) + "Lanes" +
-                                  (std::get<2>(test.param) == Algorithm::mesh ? "Mesh" : "Broadcast");
+                                  std::to_string(std::get<1>(test.param)) + "Lanes" + text_of(std::get<2>(test.param));
                          });
 
 TEST(Figures, CablesCountThePayload) {

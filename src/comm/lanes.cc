@@ -2,12 +2,12 @@
 
 namespace trunkline {
 
-Lanes::Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch)
-    : channels_(std::move(channels)), watch_(watch) {
+Lanes::Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch, Workers workers)
+    : channels_(std::move(channels)), watch_(watch), pool_(workers != Workers::per_call) {
   for (size_t lane = 1; lane < channels_.size(); ++lane) {
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
-    worker.thread = std::thread([this, &worker, lane] { work(worker, lane); });
+    if (pool_) worker.thread = std::thread([this, &worker, lane] { work(worker, lane); });
   }
 }
 
@@ -18,30 +18,47 @@ Lanes::~Lanes() {
       worker->stop = true;
     }
     worker->changed.notify_all();
-    worker->thread.join();
+    if (worker->thread.joinable()) worker->thread.join();
   }
 }
 
 void Lanes::run(size_t count, const Task& task) {
   Stopwatch& stopwatch = channels_[0]->stopwatch();
-  const auto start = stopwatch.is_on() ? Clock::now() : Clock::time_point{};
-  for (size_t lane = 1; lane < count; ++lane) {
-    Worker& worker = *workers_[lane - 1];
-    const std::lock_guard lock(worker.mutex);
-    worker.task = &task;
-    worker.changed.notify_all();
-  }
-  run_one(task, 0);
+  const auto start_time = stopwatch.is_on() ? Clock::now() : Clock::time_point{};
   {
-    const auto span = stopwatch.in(Activity::idle);
-    for (size_t lane = 1; lane < count; ++lane) {
-      Worker& worker = *workers_[lane - 1];
-      std::unique_lock lock(worker.mutex);
-      worker.changed.wait(lock, [&] { return worker.task == nullptr; });
-    }
+    const auto span = stopwatch.in(Activity::protocol);
+    for (size_t lane = 1; lane < count; ++lane) start(lane, task);
+    run_one(task, 0);
+    const auto waiting = stopwatch.in(Activity::idle);
+    for (size_t lane = 1; lane < count; ++lane) finish(lane);
   }
-  if (start != Clock::time_point{}) busy_ns_ += static_cast<uint64_t>((Clock::now() - start).count());
+  if (start_time != Clock::time_point{}) busy_ns_ += static_cast<uint64_t>((Clock::now() - start_time).count());
   watch_.check();
+}
+
+void Lanes::start(size_t lane, const Task& task) {
+  Worker& worker = *workers_[lane - 1];
+  if (!pool_) {
+    try {
+      worker.thread = std::thread([this, &task, lane] { run_one(task, lane); });
+    } catch (const std::exception& error) {
+      watch_.fail_job(error);
+    }
+    return;
+  }
+  const std::lock_guard lock(worker.mutex);
+  worker.task = &task;
+  worker.changed.notify_all();
+}
+
+void Lanes::finish(size_t lane) {
+  Worker& worker = *workers_[lane - 1];
+  if (!pool_) {
+    if (worker.thread.joinable()) worker.thread.join();
+    return;
+  }
+  std::unique_lock lock(worker.mutex);
+  worker.changed.wait(lock, [&] { return worker.task == nullptr; });
 }
 
 void Lanes::work(Worker& worker, size_t lane) {
@@ -91,10 +108,8 @@ void Lanes::run_one(const Task& task, size_t lane) noexcept {
   const auto span = channels_[lane]->stopwatch().in(Activity::protocol);
   try {
     task(*channels_[lane], lane);
-  } catch (const Error& error) {
-    watch_.fail_job(error);
   } catch (const std::exception& error) {
-    watch_.fail_job(Error(ErrorKind::system, error.what()));
+    watch_.fail_job(error);
   }
 }
 

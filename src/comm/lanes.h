@@ -1,5 +1,5 @@
-// Lanes: the threads of a group. Each lane runs the whole of an operation on its stripe of the message; lane 0 is the
-// caller's thread, the others are threads of their own that sleep between operations.
+// Lanes: the threads of a job. Each lane runs the whole of an operation on its stripe of the message; lane 0 is the
+// caller's thread, the others are threads of their own: of a pool that sleep between operations, or made for each one.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class Lanes {
  public:
   using Task = std::function<void(Channel& channel, size_t lane)>;
 
-  Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch);
+  Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch, Workers workers);
   ~Lanes();
 
   size_t size() const { return channels_.size(); }
@@ -36,16 +36,19 @@ class Lanes {
   struct Worker {
     std::mutex mutex;
     std::condition_variable changed;
-    const Task* task = nullptr;  // null: none, or done
+    const Task* task = nullptr;  // of a pool; null: none, or done
     bool stop = false;
     std::thread thread;
   };
 
+  void start(size_t lane, const Task& task);
+  void finish(size_t lane);
   void work(Worker& worker, size_t lane);
   void run_one(const Task& task, size_t lane) noexcept;
 
   std::vector<std::unique_ptr<Channel>> channels_;
   Watch& watch_;
+  const bool pool_;
   std::atomic<uint64_t> busy_ns_{0};          // in run(), once the stopwatches are on
   std::array<uint64_t, kActivities> told_{};  // by profile(), of all lanes
   uint64_t told_busy_ns_ = 0;

@@ -28,19 +28,20 @@ std::string_view call_name(const Operation& operation) {
 
 std::string Operation::text() const {
   std::string text(call_name(*this));
-  if (kind == Kind::send) text += fmt::format(" to rank {}", root);
-  if (kind == Kind::receive) text += fmt::format(" from rank {}", root);
-  if (kind == Kind::broadcast) text += fmt::format(" from rank {}", root);
+  const char* const rank = group == 0 ? "rank" : "place";
+  if (kind == Kind::send) text += fmt::format(" to {} {}", rank, root);
+  if (kind == Kind::receive || kind == Kind::broadcast) text += fmt::format(" from {} {}", rank, root);
   if (kind != Kind::barrier) text += fmt::format(" of {} {}", count, name_of(dtype));
   if (kind == Kind::all_reduce) text += algorithm == Algorithm::broadcast ? " by broadcast" : " by mesh";
-  return text + fmt::format(" ({} {})", pairwise() ? "transfer" : "operation", number);
+  text += fmt::format(" ({} {}", pairwise() ? "transfer" : "operation", number);
+  return text + (group == 0 ? ")" : fmt::format(" of group {})", group));
 }
 
-bool matches(const Operation& own, int rank, const Operation& theirs, int peer) {
+bool matches(const Operation& own, int place, const Operation& theirs, int peer) {
   if (!own.pairwise()) return own == theirs;
   Operation expected = own;
   expected.kind = own.kind == Operation::Kind::send ? Operation::Kind::receive : Operation::Kind::send;
-  expected.root = rank;
+  expected.root = place;
   return own.root == peer && expected == theirs;
 }
 

@@ -22,22 +22,24 @@ struct Operation {
     barrier = 6
   };
 
-  // Collectives are counted for the whole group, sends and receives for each pair of ranks.
+  // Collectives are counted for the whole group, sends and receives for each pair of its ranks.
   uint64_t number = 0;
   uint64_t count = 0;  // elements
   Kind kind = Kind::barrier;
   Dtype dtype = Dtype::u8;
   Reduction reduction = Reduction::sum;
   Algorithm algorithm = Algorithm::mesh;  // of an all-reduce
-  int32_t root = -1;                      // of a broadcast; of a send or a receive, the other rank
+  int32_t root = -1;                      // of a broadcast; of a send or a receive, the other rank: its place
+  uint32_t group = 0;                     // 0: all ranks of the job; others come from split()
 
   bool pairwise() const { return kind == Kind::send || kind == Kind::receive; }
   uint64_t bytes() const { return count * size_of(dtype); }
-  std::string text() const;  // "all_sum of 1000 float32 (operation 7)"
+  std::string text() const;  // "all_sum of 1000 float32 by mesh (operation 7)"
   bool operator==(const Operation&) const = default;
 };
 
-// Whether rank `rank`'s operation and rank `peer`'s are one and the same, seen from its two ends.
-bool matches(const Operation& own, int rank, const Operation& theirs, int peer);
+// Whether the operations of two ranks, by their places in this rank's group, are one and the same, seen from its two
+// ends.
+bool matches(const Operation& own, int place, const Operation& theirs, int peer);
 
 }  // namespace trunkline

@@ -48,6 +48,12 @@ class Job {
   std::string coordinator_;
 };
 
+// For the names of test cases.
+inline const char* text_of(Algorithm algorithm) {
+  constexpr const char* kNames[] = {"Automatic", "Mesh", "Broadcast", "Ring"};
+  return kNames[static_cast<size_t>(algorithm)];
+}
+
 using Tweak = std::function<void(Config&)>;
 
 // What a rank threw.

@@ -150,7 +150,7 @@ bool StreamChannel::next_frame(Peer& peer) {
   };
   if (peer.opening_due) {
     append(Opening{kOpeningMagic, operation_.kind, operation_.dtype, operation_.reduction, operation_.algorithm,
-                   operation_.number, operation_.count, operation_.root, 0});
+                   operation_.number, operation_.count, operation_.root, operation_.group});
     peer.opening_due = false;
   }
   for (const Part part : {Part::gather, Part::scatter}) {
@@ -228,7 +228,7 @@ void StreamChannel::take_opening(size_t index) {
   peer.ahead_begin += sizeof opening;
   if (opening.magic != kOpeningMagic) fail(ErrorKind::peer, "bytes that are no operation");
   const Operation theirs{opening.number,    opening.count,     opening.kind, opening.dtype,
-                         opening.reduction, opening.algorithm, opening.root};
+                         opening.reduction, opening.algorithm, opening.root, opening.group};
   watch_.heard(index, theirs);
   const auto place = std::find(team_.ranks.begin(), team_.ranks.end(), index) - team_.ranks.begin();
   if (!matches(operation_, static_cast<int>(team_.place), theirs, static_cast<int>(place))) {

@@ -77,7 +77,7 @@ class StreamChannel final : public Channel {
     uint64_t number;
     uint64_t count;
     int32_t root;
-    uint32_t reserved;
+    uint32_t group;
   };
 
   // The frame that is being sent: what goes before its payload, and the payload.

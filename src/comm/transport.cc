@@ -45,7 +45,7 @@ Connections connect_ranks(const Config& config) {
   place.listen_fd = config.listen_fd;
   place.job_key = config.job_key;
   place.timeout = config.timeout;
-  place.lanes = config.lanes;
+  place.lanes = config.workers == Workers::single ? 1 : config.lanes;
   const bool one_host = Address::resolve(config.coordinator).front().loopback();
   place.default_lanes = default_lanes(cores(), one_host ? config.size : 1);
   return rendezvous(place);

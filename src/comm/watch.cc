@@ -52,6 +52,11 @@ void Watch::heard(size_t peer, const Operation& operation) {
   peers_[peer].last = operation;
 }
 
+void Watch::fail_job(const std::exception& error) {
+  const Error* const known = dynamic_cast<const Error*>(&error);
+  fail_job(known != nullptr ? *known : Error(ErrorKind::system, error.what()));
+}
+
 void Watch::check() const {
   if (const auto failure = control_.failure()) throw Error(failure->kind, failure->text);
 }

@@ -1,0 +1,24 @@
+#include "comm/job.h"
+
+namespace trunkline {
+
+Job::Job(const Config& config, Connections connections)
+    : algorithm_(config.algorithm),
+      watch_(static_cast<size_t>(config.rank), std::move(connections.members), std::move(connections.control),
+             config.timeout),
+      lanes_(make_channels(config, std::move(connections), watch_), watch_, config.workers),
+      calls_([this](const std::exception& error) { watch_.fail_job(error); }) {}
+
+Job::~Job() {
+  calls_.finish();
+  watch_.leave();
+}
+
+void Job::run(const Operation& operation, const Team& team, size_t bytes, const Stripe& f) {
+  watch_.begin(operation, team);
+  const size_t count = lanes_for(bytes, lanes_.size());
+  lanes_.run(count, [&](Channel& channel, size_t lane) { f(channel, part_of(bytes, count, lane)); });
+  watch_.end();
+}
+
+}  // namespace trunkline
