@@ -99,7 +99,7 @@ class Prover {
   bool try_all(std::chrono::milliseconds patience);
   void round(const Cabling& partners, std::chrono::milliseconds patience);
   std::vector<Probe> make_probes(const Cabling& partners);
-  void connect(std::vector<Probe>& probes);
+  void connect(std::vector<Probe>& probes, const Cabling& partners);
   void listen(Probe& probe);
   void speak(Probe& probe);
   void compare();
@@ -133,6 +133,7 @@ ProvenCables Prover::run() {
     if (try_listed(patience)) return {cabling_, depths_};
     if (try_all(patience) && !contradicted()) return {cabling_, depths_};
     if (contradicted() || expired_) refuse();
+    std::this_thread::sleep_for(patience);  // what devices refuse at once is not asked for again and again
   }
 }
 
@@ -190,7 +191,7 @@ bool Prover::try_all(std::chrono::milliseconds patience) {
 
 void Prover::round(const Cabling& partners, std::chrono::milliseconds patience) {
   std::vector<Probe> probes = make_probes(partners);
-  connect(probes);
+  connect(probes, partners);
   const Deadline end = Deadline::after(patience);
   for (;;) {
     bool finished = true;
@@ -222,7 +223,7 @@ std::vector<Probe> Prover::make_probes(const Cabling& partners) {
   return probes;
 }
 
-void Prover::connect(std::vector<Probe>& probes) {
+void Prover::connect(std::vector<Probe>& probes, const Cabling& partners) {
   struct Number {
     uint32_t queue_pair = 0, first_packet = 0;
   };
@@ -255,23 +256,21 @@ void Prover::connect(std::vector<Probe>& probes) {
       depths_[probe.self.index] = {probe.receives, probe.link->sends()};
     }
     results.put(static_cast<uint32_t>(probe.self.index)).put(error);
-    if (error != 0) probe.hopeless = true;
-    refusals_[{probe.self, probe.partner}] = error;
   }
   // Nobody sends before all have posted their receives.
-  said = tell_all(results.take());
+  const std::string outcome = results.take();
+  said = tell_all(outcome);
+  said[rank_] = outcome;
   for (size_t rank = 0; rank < said.size(); ++rank) {
-    if (rank == rank_) continue;
     Decoder decoder(said[rank]);
     for (uint32_t left = decoder.get<uint32_t>(); left > 0; --left) {
       const Port port{rank, decoder.get<uint32_t>()};
       const int error = decoder.get<int>();
-      for (Probe& probe : probes) {
-        if (probe.partner != port) continue;
-        refusals_[{port, probe.self}] = error;
-        if (error != 0) probe.hopeless = true;
-      }
+      if (const auto partner = partners.find(port); partner != partners.end()) refusals_[*partner] = error;
     }
+  }
+  for (Probe& probe : probes) {
+    probe.hopeless = refusals_[{probe.self, probe.partner}] != 0 || refusals_[{probe.partner, probe.self}] != 0;
   }
 }
 

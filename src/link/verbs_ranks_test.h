@@ -41,22 +41,29 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  std::vector<Result> run(const Body& body = {}) {
-    Job job(wiring_.ranks, to_json(wiring_));
-    std::vector<pid_t> pids;
+  void start(const Body& body = {}) {
+    job_ = std::make_unique<Job>(wiring_.ranks, to_json(wiring_));
     for (int rank = 0; rank < wiring_.ranks; ++rank) {
-      pids.push_back(job.start(rank, [&](int own) { work(own, body); }));
+      pids_.push_back(job_->start(rank, [&](int own) { work(own, body); }));
     }
-    std::vector<Result> results(pids.size());
-    for (size_t rank = 0; rank < pids.size(); ++rank) {
+  }
+
+  std::vector<Result> finish() {
+    std::vector<Result> results(pids_.size());
+    for (size_t rank = 0; rank < pids_.size(); ++rank) {
       const Outcome& outcome = shared_->outcomes[rank];
-      results[rank].code = job.wait(pids[rank]);
+      results[rank].code = job_->wait(pids_[rank]);
       results[rank].kind = outcome.kind;
       results[rank].text = outcome.text;
       results[rank].seconds = outcome.seconds;
       results[rank].log = outcome.log;
     }
     return results;
+  }
+
+  std::vector<Result> run(const Body& body = {}) {
+    start(body);
+    return finish();
   }
 
  private:
@@ -152,6 +159,8 @@ class Ranks {
   Wiring wiring_;
   Change change_;
   Shared* shared_;
+  std::unique_ptr<Job> job_;
+  std::vector<pid_t> pids_;
 };
 
 // Every link says who it is, and hears that from the same link of the peer.
