@@ -109,7 +109,7 @@ void FrameChannel::open(const Operation& operation, const Team& team) {
     Peer& peer = peers_[place];
     const bool active = place != team.place && (!operation.pairwise() || static_cast<size_t>(operation.root) == place);
     peer.trunk = active ? trunks_[team.ranks[place]].get() : nullptr;
-    peer.gives = peer.given = {};
+    peer.gives = peer.said = peer.given = {};
     peer.in = {};
   }
   outgoing_.clear();
