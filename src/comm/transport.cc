@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "comm/exchange.h"
+#include "comm/frame_channel.h"
 #include "comm/stream_channel.h"
 #include "link/socket.h"
 #include "plan/collectives.h"
@@ -11,6 +15,10 @@ namespace trunkline {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{20};
+// Frames in flight of a lane on a cable: 32 of 64 KiB are known to fill one; beside them those kept for credit
+// messages.
+constexpr size_t kReceives = 32 + FrameChannel::kCreditReserve;
+constexpr size_t kSends = 40;
 
 // The connections of a job of one rank.
 Connections alone() {
@@ -34,6 +42,19 @@ std::chrono::nanoseconds spin_for(const std::vector<Member>& members, int rank, 
   return spare ? kSpin : std::chrono::nanoseconds(0);
 }
 
+DeviceMatrix matrix_of(const Config& config) {
+  return device_matrix_from_json(read_file(config.devices), config.devices, config.size);
+}
+
+// Of any trunk.
+int most_cables(const Config& config) {
+  size_t most = 1;
+  for (const auto& row : matrix_of(config)) {
+    for (const auto& cell : row) most = std::max(most, cell.size());
+  }
+  return config.trunks > 0 ? std::min(config.trunks, static_cast<int>(most)) : static_cast<int>(most);
+}
+
 }  // namespace
 
 Connections connect_ranks(const Config& config) {
@@ -47,18 +68,78 @@ Connections connect_ranks(const Config& config) {
   place.timeout = config.timeout;
   place.lanes = config.workers == Workers::single ? 1 : config.lanes;
   const bool one_host = Address::resolve(config.coordinator).front().loopback();
-  place.default_lanes = default_lanes(cores(), one_host ? config.size : 1);
+  const int ranks_here = one_host ? config.size : 1;
+  place.default_lanes = config.devices.empty() ? default_lanes(cores(), ranks_here)
+                                               : default_lanes(cores(), ranks_here, most_cables(config));
   return rendezvous(place);
 }
 
-std::vector<std::unique_ptr<Channel>> make_channels(const Config& config, Connections connections, Watch& watch) {
-  const StreamChannel::Options options{kFrameBytes, spin_for(watch.members(), config.rank, connections.lanes.size())};
-  std::vector<std::unique_ptr<Channel>> channels;
+namespace {
+
+using Channels = std::vector<std::unique_ptr<Channel>>;
+
+Channels make_streams(const Config& config, Connections connections, Watch& watch, std::chrono::nanoseconds spin) {
+  const StreamChannel::Options options{kFrameBytes, spin};
+  Channels channels;
   for (auto& links : connections.lanes) {
     channels.push_back(
         std::make_unique<StreamChannel>(static_cast<size_t>(config.rank), std::move(links), watch, options));
   }
   return channels;
+}
+
+// What the cables carry belongs to this job: not to an earlier one of the same address.
+uint32_t generation(const Config& config) {
+  const std::string text = config.job_key + config.coordinator;
+  return crc32c(text.data(), text.size());
+}
+
+Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connections connections, Watch& watch,
+                     std::chrono::nanoseconds spin) {
+  const auto rank = static_cast<size_t>(config.rank);
+  FrameChannel::Options options;
+  options.generation = generation(config);
+  options.frame_bytes = config.frame_bytes != 0 ? config.frame_bytes : kCableFrameBytes;
+  options.checksum = config.checksum;
+  options.timeout = config.timeout;
+  options.spin = spin;
+
+  std::vector<size_t> links;
+  for (const auto& cables : matrix[rank]) {
+    links.push_back(config.trunks > 0 ? std::min(cables.size(), static_cast<size_t>(config.trunks)) : cables.size());
+  }
+  const FrameChannel::Layout layout = FrameChannel::layout(options.frame_bytes, links);
+
+  TrunkOptions trunks;
+  trunks.rank = config.rank;
+  trunks.matrix = matrix;
+  trunks.lanes = connections.lanes.size();
+  trunks.cables = config.trunks;
+  trunks.slot_bytes = layout.slot_bytes;
+  trunks.receives = kReceives;
+  trunks.sends = kSends;
+  trunks.extra_bytes = layout.bytes();
+  trunks.timeout = config.timeout;
+  std::vector<LaneTrunks> lanes = connect_trunks(trunks, [&](const std::vector<std::string>& texts) {
+    return exchange(texts, connections.lanes[0], rank, watch, config.timeout);
+  });
+
+  const auto keeper = std::make_shared<Keeper>();
+  const auto log = std::make_shared<CableLog>();
+  Channels channels;
+  for (LaneTrunks& lane : lanes) {
+    options.lane = channels.size();
+    channels.push_back(std::make_unique<FrameChannel>(rank, std::move(lane), layout, watch, keeper, log, options));
+  }
+  return channels;
+}
+
+}  // namespace
+
+Channels make_channels(const Config& config, Connections connections, Watch& watch) {
+  const auto spin = spin_for(watch.members(), config.rank, connections.lanes.size());
+  if (config.devices.empty() || config.size == 1) return make_streams(config, std::move(connections), watch, spin);
+  return make_trunks(config, matrix_of(config), std::move(connections), watch, spin);
 }
 
 }  // namespace trunkline
