@@ -54,8 +54,10 @@ bool FrameLink::learn(const Credit::Link& link) {
   if (link.heard > flights_.end() || link.posted < peer_.posted || link.taken < peer_.taken) return false;
   if (link.taken > peer_.taken) {
     strikes_ = 0;
-    suspended_ = false;
+    suspended_ = useless_ = false;
     probe_interval_ = times_.replay_floor;
+  } else {
+    useless_ = !suspended_ && strikes_ >= kStrikes;
   }
   peer_ = link;
   resolved_below_ = std::max(resolved_below_, link.heard);
@@ -77,6 +79,7 @@ FrameTime FrameLink::expires_at() const {
   FrameTime at = FrameTime::max();
   if (!flights_.empty() && flights_.front().sent) at = flights_.front().since + replay_after();
   if (!sends_.empty() && !suspended_) at = std::min(at, stalls_at());
+  if (useless_) at = FrameTime::min();
   return at;
 }
 
@@ -94,6 +97,7 @@ bool FrameLink::resolve(Flight& flight) {
 
 void FrameLink::suspend(FrameTime now) {
   suspended_ = true;
+  useless_ = false;
   probe_at_ = now;
 }
 

@@ -91,7 +91,9 @@ class FrameLink {
   }
 
  private:
-  static constexpr int kStrikes = 2;
+  // A link is suspended when its messages were lost so often and the peer has been heard since, over another link; or
+  // so often with nothing heard at all (half a second). A peer that only waits for a core is neither.
+  static constexpr int kStrikes = 3, kSilentStrikes = 8;
 
   FrameTime stalls_at() const { return progress_ + std::max(8 * replay_after(), times_.longest); }
   bool resolve(Flight& flight);
@@ -112,6 +114,7 @@ class FrameLink {
   int backoff_ = 1;
   FrameTime progress_{0};  // the last time that a send completed, or the first of several was posted
   int strikes_ = 0;        // times that messages were lost since the peer last took one
+  bool useless_ = false;   // to be suspended
   bool suspended_ = false;
   FrameTime probe_at_{0}, probe_interval_{0};
 
@@ -139,7 +142,7 @@ void FrameLink::settle(uint64_t peer_sequence, Lost lost) {
 
 template <typename Lost>
 void FrameLink::expire(FrameTime now, Lost lost) {
-  if (!sends_.empty() && !suspended_ && now >= stalls_at()) {
+  if (!suspended_ && (useless_ || (!sends_.empty() && now >= stalls_at()))) {
     lose_all(lost);
     return suspend(now);
   }
@@ -157,7 +160,7 @@ void FrameLink::expire(FrameTime now, Lost lost) {
   }
   if (!struck || suspended_) return;
   backoff_ = std::min(2 * backoff_, 64);
-  if (++strikes_ < kStrikes) return;
+  if (++strikes_ < kSilentStrikes) return;
   lose_all(lost);
   suspend(now);
 }
