@@ -26,6 +26,12 @@ FrameTrunk::FrameTrunk(std::string peer, std::vector<TrunkLink> links, const Fra
   }
 }
 
+FrameTrunk::~FrameTrunk() {
+  const FrameProtocol::Counts& counts = protocol_.counts();
+  spdlog::debug("frames with {}: {} damaged, {} lost, {} sent again, {} came twice, {} refused; {} credit messages", peer_,
+                counts.damaged, counts.lost, protocol_.repeats(), counts.duplicates, counts.refused, counts.credits);
+}
+
 bool FrameTrunk::poll(FrameTime now) {
   bool any = false;
   std::array<MessageCompletion, 16> completions;

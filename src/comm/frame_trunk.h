@@ -30,6 +30,10 @@ class FrameTrunk {
   FrameTrunk(std::string peer, std::vector<TrunkLink> links, const FrameProtocol::Options& options,
              const Shared& shared, std::byte* credit_slots, size_t credit_slot_bytes);
 
+  ~FrameTrunk();
+  FrameTrunk(const FrameTrunk&) = delete;
+  FrameTrunk& operator=(const FrameTrunk&) = delete;
+
   FrameProtocol& protocol() { return protocol_; }
   const FrameProtocol& protocol() const { return protocol_; }
 

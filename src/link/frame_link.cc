@@ -54,10 +54,8 @@ bool FrameLink::learn(const Credit::Link& link) {
   if (link.heard > flights_.end() || link.posted < peer_.posted || link.taken < peer_.taken) return false;
   if (link.taken > peer_.taken) {
     strikes_ = 0;
-    suspended_ = useless_ = false;
+    suspended_ = false;
     probe_interval_ = times_.replay_floor;
-  } else {
-    useless_ = !suspended_ && strikes_ >= kStrikes;
   }
   peer_ = link;
   resolved_below_ = std::max(resolved_below_, link.heard);
@@ -75,11 +73,10 @@ void FrameLink::named(uint64_t place, FrameTime now) {
   backoff_ = 1;
 }
 
-FrameTime FrameLink::expires_at() const {
+FrameTime FrameLink::expires_at(FrameTime heard) const {
   FrameTime at = FrameTime::max();
-  if (!flights_.empty() && flights_.front().sent) at = flights_.front().since + replay_after();
+  if (!flights_.empty() && flights_.front().sent) at = waits_until(flights_.front(), heard);
   if (!sends_.empty() && !suspended_) at = std::min(at, stalls_at());
-  if (useless_) at = FrameTime::min();
   return at;
 }
 
@@ -97,7 +94,6 @@ bool FrameLink::resolve(Flight& flight) {
 
 void FrameLink::suspend(FrameTime now) {
   suspended_ = true;
-  useless_ = false;
   probe_at_ = now;
 }
 

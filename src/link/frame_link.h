@@ -43,6 +43,7 @@ class FrameLink {
   struct Times {
     FrameTime replay_floor;  // a message that is not named for that long, or four usual times, is lost
     FrameTime longest;       // that the replay time and the time between probes grow to
+    FrameTime silence;       // after which a message may be lost though nothing was heard since
   };
 
   FrameLink(const Limits& limits, const Times& times);
@@ -75,10 +76,10 @@ class FrameLink {
   // operations have come. Calls lost(flight, place) for messages that did not come.
   template <typename Lost>
   void settle(uint64_t peer_sequence, Lost lost);
-  // Gives up what has waited too long.
+  // Gives up what has waited too long. `heard`: when the peer's last word came, over any link.
   template <typename Lost>
-  void expire(FrameTime now, Lost lost);
-  FrameTime expires_at() const;  // the next time to call it; max() if never
+  void expire(FrameTime now, FrameTime heard, Lost lost);
+  FrameTime expires_at(FrameTime heard) const;  // the next time to call it; max() if never
 
   // --- health
 
@@ -91,10 +92,15 @@ class FrameLink {
   }
 
  private:
-  // A link is suspended when its messages were lost so often and the peer has been heard since, over another link; or
-  // so often with nothing heard at all (half a second). A peer that only waits for a core is neither.
-  static constexpr int kStrikes = 3, kSilentStrikes = 8;
+  static constexpr int kStrikes = 3;
 
+  // Whether a message that was sent then has waited too long: the replay time, and the peer has been heard since, or
+  // not for so long that its answers may be lost. A peer that only waits for a core has lost nothing.
+  FrameTime waits_until(const Flight& flight, FrameTime heard) const {
+    const FrameTime replay = replay_after();
+    const bool heard_since = heard >= flight.since + replay / 2;
+    return flight.since + (heard_since ? replay : std::max(replay, times_.silence));
+  }
   FrameTime stalls_at() const { return progress_ + std::max(8 * replay_after(), times_.longest); }
   bool resolve(Flight& flight);
   void suspend(FrameTime now);
@@ -114,7 +120,6 @@ class FrameLink {
   int backoff_ = 1;
   FrameTime progress_{0};  // the last time that a send completed, or the first of several was posted
   int strikes_ = 0;        // times that messages were lost since the peer last took one
-  bool useless_ = false;   // to be suspended
   bool suspended_ = false;
   FrameTime probe_at_{0}, probe_interval_{0};
 
@@ -141,8 +146,8 @@ void FrameLink::settle(uint64_t peer_sequence, Lost lost) {
 }
 
 template <typename Lost>
-void FrameLink::expire(FrameTime now, Lost lost) {
-  if (!suspended_ && (useless_ || (!sends_.empty() && now >= stalls_at()))) {
+void FrameLink::expire(FrameTime now, FrameTime heard, Lost lost) {
+  if (!suspended_ && !sends_.empty() && now >= stalls_at()) {
     lose_all(lost);
     return suspend(now);
   }
@@ -151,7 +156,7 @@ void FrameLink::expire(FrameTime now, Lost lost) {
     const uint64_t place = flights_.begin();
     Flight& flight = flights_.front();
     if (!flight.resolved) {
-      if (!flight.sent || now < flight.since + replay_after()) break;
+      if (!flight.sent || now < waits_until(flight, heard)) break;
       resolve(flight);
       lost(flight, place);
       struck = struck || flight.kind != Flight::Kind::credit;
@@ -160,7 +165,7 @@ void FrameLink::expire(FrameTime now, Lost lost) {
   }
   if (!struck || suspended_) return;
   backoff_ = std::min(2 * backoff_, 64);
-  if (++strikes_ < kSilentStrikes) return;
+  if (++strikes_ < kStrikes) return;
   lose_all(lost);
   suspend(now);
 }

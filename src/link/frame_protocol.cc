@@ -165,6 +165,7 @@ void FrameProtocol::take_credit(size_t link, const Frame& frame, FrameTime now) 
   if (++local.credits_taken >= std::max<size_t>(2, options_.credit_reserve / 2) || credit.asks) report_now_ = true;
   if (credit.number <= peer_.number) return;  // overtaken by a newer one on another link
   peer_ = {credit.number, credit.sequence, credit.operation, credit.gives};
+  told_at_ = now;
   ask_interval_ = options_.times.replay_floor;
   ask_at_ = now + ask_interval_;
 
@@ -201,7 +202,7 @@ bool FrameProtocol::completed(size_t link, FrameTime now) {
 void FrameProtocol::advance(FrameTime now) {
   if (fault_) return;
   for (size_t i = 0; i < links_.size(); ++i) {
-    links_[i].expire(now, [&](const Flight& flight, uint64_t place) { lose(flight, i, place); });
+    links_[i].expire(now, told_at_, [&](const Flight& flight, uint64_t place) { lose(flight, i, place); });
   }
   if (waiting() && now - heard_at_ >= options_.deadline) {
     set_fault(ErrorKind::timeout, fmt::format("nothing has come over any of its {} links for {:.1f} s", links_.size(),
@@ -345,7 +346,7 @@ FrameTime FrameProtocol::wake_at() const {
   FrameTime at = FrameTime::max();
   if (fault_) return at;
   for (size_t i = 0; i < links_.size(); ++i) {
-    at = std::min(at, links_[i].expires_at());
+    at = std::min(at, links_[i].expires_at(told_at_));
     if (links_[i].suspended() && may_post_credit(i)) at = std::min(at, links_[i].probe_at());
   }
   if (waiting()) at = std::min(at, heard_at_ + options_.deadline);

@@ -44,7 +44,9 @@ class FrameProtocol {
     size_t slots = 0;           // that frames are staged in are numbered below this
     size_t home = 0;            // the link that is preferred
     size_t credit_reserve = 8;  // receives of each link that are kept for credit messages
-    FrameLink::Times times{.replay_floor = std::chrono::milliseconds(10), .longest = std::chrono::milliseconds(100)};
+    FrameLink::Times times{.replay_floor = std::chrono::milliseconds(10),
+                           .longest = std::chrono::milliseconds(100),
+                           .silence = std::chrono::milliseconds(500)};
     FrameTime deadline = std::chrono::seconds(60);  // nothing heard for that long while something is awaited: an error
     std::vector<FrameLink::Limits> links;           // in an order that both sides share; at most kMaxTrunkLinks
   };
@@ -170,6 +172,7 @@ class FrameProtocol {
   size_t next_report_link_ = 0;
   FrameTime ask_at_{0}, ask_interval_;  // of what is awaited
   FrameTime heard_at_{0};
+  FrameTime told_at_{0};  // its newest credit message came
 
   Credit scratch_;
   Counts counts_;
