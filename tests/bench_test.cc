@@ -156,6 +156,8 @@ TEST_F(BenchProgram, RefusesWhatMakesNoSense) {
   refused({"allreduce", "-b", "1.5K"}, 2, "\"1.5K\" is not a size");
   refused({"allreduce", "-b", "2K", "-e", "1K"}, 2, "more than");
   refused({"allreduce", "-f", "1"}, 2, "1");
+  refused({"allreduce", "-i", "0"}, 2, "-i 0");
+  refused({"allreduce", "-i", "4K", "-f", "2"}, 2, "excludes");
   refused({"allreduce", "-n", "0"}, 2, "0");
   refused({"allreduce", "-d", "float8"}, 2, "float8");
   refused({"allreduce", "--workers", "many"}, 2, "many");

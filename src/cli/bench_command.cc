@@ -17,7 +17,7 @@ namespace {
 // What the flags say; of Config, only what is given.
 struct Flags {
   Collective collective = Collective::allreduce;
-  std::string min = "32M", max;
+  std::string min = "32M", max, step;
   size_t factor = 2;
   int iterations = 20, warmup = 5, root = 0;
   std::string dtype = "float32";
@@ -47,6 +47,10 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("-f,--stepfactor", flags.factor, "From one size to the next")
       ->check(CLI::Range(2, 1 << 30))
       ->type_name("FACTOR");
+  app.add_option("-i,--stepbytes", flags.step, "From one size to the next, instead of a factor")
+      ->check(size)
+      ->excludes("-f")
+      ->type_name("STEP");
   app.add_option("-n,--iters", flags.iterations, "Timed calls a size")
       ->check(CLI::Range(1, 10'000'000))
       ->type_name("N");
@@ -105,7 +109,11 @@ BenchOptions options_from(const Flags& flags) {
     throw CLI::ParseError(fmt::format("-b {} is more than -e {}", flags.min, flags.max),
                           CLI::ExitCodes::ValidationError);
   }
-  options.sizes = sizes_between(min, max, flags.factor);
+  const size_t step = flags.step.empty() ? 0 : *size_from(flags.step);
+  if (!flags.step.empty() && step == 0) {
+    throw CLI::ParseError("-i 0 leads to no other size", CLI::ExitCodes::ValidationError);
+  }
+  options.sizes = step > 0 ? sizes_by_step(min, max, step) : sizes_between(min, max, flags.factor);
   options.iterations = flags.iterations;
   options.warmup = flags.warmup;
   options.dtype = *dtype_from_name(flags.dtype);

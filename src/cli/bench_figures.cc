@@ -50,6 +50,15 @@ std::vector<size_t> sizes_between(size_t min, size_t max, size_t factor) {
   return sizes;
 }
 
+std::vector<size_t> sizes_by_step(size_t min, size_t max, size_t step) {
+  std::vector<size_t> sizes;
+  for (size_t size = min; size <= max; size += step) {
+    sizes.push_back(size);
+    if (step > max - size) break;
+  }
+  return sizes;
+}
+
 Message message_of(Collective collective, size_t bytes, Dtype dtype, int ranks) {
   const bool in_parts = collective == Collective::allgather || collective == Collective::reducescatter;
   const size_t parts = in_parts ? static_cast<size_t>(ranks) : 1;

@@ -25,6 +25,8 @@ std::optional<size_t> size_from(std::string_view text);
 
 // min, min * factor, ... up to max; after a size of 0 comes 1.
 std::vector<size_t> sizes_between(size_t min, size_t max, size_t factor);
+// min, min + step, ... up to max.
+std::vector<size_t> sizes_by_step(size_t min, size_t max, size_t step);
 
 // What a collective moves when a message of so many bytes is asked for: whole elements, and for all-gather and
 // reduce-scatter the same number on every rank.

@@ -30,8 +30,11 @@ TEST(BenchFigures, SizesGoFromMinToMaxByFactor) {
   EXPECT_THAT(sizes_between(0, 4, 2), ElementsAre(0, 1, 2, 4));
   EXPECT_THAT(sizes_between(0, 0, 2), ElementsAre(0));
   EXPECT_THAT(sizes_between(2, 1, 2), IsEmpty());
+  EXPECT_THAT(sizes_by_step(0, 10, 4), ElementsAre(0, 4, 8));
+  EXPECT_THAT(sizes_by_step(3, 2, 1), IsEmpty());
   const size_t most = std::numeric_limits<size_t>::max();
   EXPECT_THAT(sizes_between(most / 2, most, 3), ElementsAre(most / 2));  // no overflow
+  EXPECT_THAT(sizes_by_step(most - 1, most, 3), ElementsAre(most - 1));
 }
 
 TEST(BenchFigures, IncompleteElementsAreLeftOut) {
