@@ -10,6 +10,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from chart import size_text  # noqa: E402, F401: for those who import this
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 

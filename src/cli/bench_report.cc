@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/version.h"
@@ -48,10 +49,11 @@ std::string bench_header(const Group& group, const BenchOptions& options, const 
                          const std::vector<CableTraffic>& cables) {
   std::set<std::string> hosts;
   for (int rank = 0; rank < group.size(); ++rank) hosts.insert(group.host_of(rank));
-  const std::string_view link = group.size() == 1        ? "nobody to talk to"
-                                : config.devices.empty() ? "TCP"
-                                : emulated               ? "emulated RDMA cables"
-                                                         : "RDMA cables";
+  const bool on_cables = std::ranges::any_of(cables, [](const CableTraffic& cable) { return cable.id != "tcp"; });
+  const std::string_view link = group.size() == 1 ? "nobody to talk to"
+                                : !on_cables      ? "TCP"
+                                : emulated        ? "emulated RDMA cables"
+                                                  : "RDMA cables";
   std::string text =
       fmt::format("# trunkline {} bench {}: {} rank{}, {} host{}, {}\n", version(), name_of(options.collective),
                   group.size(), group.size() == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s", link);
