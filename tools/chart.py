@@ -96,7 +96,8 @@ class Chart:
         left, top = self.x(x), self.y(y)
         self.line(left - 5, top - 5, left + 5, top + 5, color, 2)
         self.line(left - 5, top + 5, left + 5, top - 5, color, 2)
-        self.text(left - 8, top + 4, name, 12, "end", color)
+        for ink, more in (("white", ' stroke="white" stroke-width="4"'), (color, "")):  # on a white edge
+            self.text(left - 8, top + 4, name, 12, "end", ink, more)
 
     def values(self, points, color):
         """The numbers at the first and the last point, kept inside the plot."""

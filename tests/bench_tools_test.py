@@ -1,0 +1,69 @@
+"""The programs of bench/ that run `trunkline bench`, on messages so small that only their form is looked at.
+
+usage: bench_tools_test.py BUILD
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = sys.argv.pop()
+
+
+def run(program, *arguments):
+    command = [sys.executable, ROOT / "bench" / program, "--build", BUILD, *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+
+
+class BenchTools(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def test_sweeps_draw_and_tell(self):
+        options = ["--output", self.folder, "--min", "1K", "--max", "4K", "--large", "64K", "--iterations", "3,2"]
+        options += ["--trunks", "1,2", "--lanes", "1,2", "--turns", "1"]
+        names = ["figure6", "figure8", "figure9", "lanes"]
+        done = run("sweep", *names, *options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in names:
+            self.assertEqual(ElementTree.parse(self.folder / f"{name}.svg").getroot().attrib["width"], "860")
+            self.assertIn("emulated", (self.folder / f"{name}.txt").read_text())
+        rows = (self.folder / "figure6.txt").read_text().splitlines()[-3:]
+        self.assertEqual([row.split()[0] for row in rows], ["1K", "2K", "4K"])
+        self.assertTrue(all(float(cell) > 0 for row in rows for cell in row.split()[1:]))
+        self.assertIn("measured earlier", done.stderr)  # figure8 shares figure6's runs
+
+    def test_ratios_are_judged(self):
+        file = self.folder / "ratios.json"
+        options = ["--turns", "1", "--size", "64K", "--iterations", "3", "--rounds", "20", "--json", file]
+        done = run("ratios", "6to1", "latency", "cost", *options)
+        lines = json.loads(file.read_text())["lines"]
+        self.assertEqual(len(lines), 8, done.stderr)
+        for line in lines:
+            least = line["direction"] == "at least"
+            reached = line["measured"] >= line["asked"] if least else line["measured"] <= line["asked"]
+            self.assertEqual(line["reached"], reached)
+            self.assertIn(line["what"], done.stdout)
+        self.assertEqual(done.returncode, 0 if all(line["reached"] for line in lines) else 1)
+
+    def test_a_failed_run_is_told(self):
+        done = run("ratios", "6to1", "--size", "nonsense")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("6to1: did not run", done.stdout)
+        self.assertIn("is not a size", done.stderr)
+
+    def test_peers_say_what_they_would_run(self):
+        done = run("tcp_peers", "--dry-run", "--turns", "1", "--sizes", "4096", "--peers", "mlx")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("mlx_allreduce.py 4096", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
