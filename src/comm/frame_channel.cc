@@ -15,7 +15,7 @@ constexpr size_t kPage = 4096;
 constexpr std::chrono::milliseconds kCheckEvery{1};
 constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
 // A peer that works on the same operation is heard at least every 100 ms over some cable.
-constexpr std::chrono::seconds kCablesDead{4};
+constexpr std::chrono::seconds kCablesDead{3};
 constexpr std::chrono::milliseconds kDrainPatience{5000};
 
 FrameOperation frame_operation(const Operation& operation) {
@@ -27,6 +27,7 @@ FrameOperation frame_operation(const Operation& operation) {
   result.reduction = static_cast<uint8_t>(operation.reduction);
   result.algorithm = static_cast<uint8_t>(operation.algorithm);
   result.root = operation.root;
+  result.group = operation.group;
   result.pairwise = operation.pairwise();
   return result;
 }
@@ -40,6 +41,7 @@ Operation operation_of(const FrameOperation& frame) {
   result.reduction = static_cast<Reduction>(frame.reduction);
   result.algorithm = static_cast<Algorithm>(frame.algorithm);
   result.root = frame.root;
+  result.group = frame.group;
   return result;
 }
 
@@ -109,6 +111,7 @@ void FrameChannel::open(const Operation& operation, const Team& team) {
     Peer& peer = peers_[place];
     const bool active = place != team.place && (!operation.pairwise() || static_cast<size_t>(operation.root) == place);
     peer.trunk = active ? trunks_[team.ranks[place]].get() : nullptr;
+    peer.heard = false;
     peer.gives = peer.said = peer.given = {};
     peer.in = {};
   }
@@ -156,6 +159,16 @@ void FrameChannel::stage(size_t peer, size_t bytes) {
   if (bytes > 0 && peers_[peer].held.empty()) peers_[peer].held.resize(kHeld);
 }
 
+// The operation as those who take part call it.
+Operation FrameChannel::expected_of_peers() const {
+  Operation expected = operation_;
+  if (!operation_.pairwise()) return expected;
+  const bool sends = operation_.kind == Operation::Kind::send;
+  expected.kind = sends ? Operation::Kind::receive : Operation::Kind::send;
+  expected.root = static_cast<int32_t>(team_->place);
+  return expected;
+}
+
 // The peers' frames are announced with their sizes, so an operation starts when all of them are known.
 void FrameChannel::start() {
   if (std::exchange(started_, true)) return;
@@ -168,16 +181,9 @@ void FrameChannel::start() {
       gives[part] = peer.gives[part];
       gets[part] = peer.in[part].size;
     }
-    const FrameOperation own = frame_operation(operation_);
-    FrameOperation expected = own;
-    if (operation_.pairwise()) {
-      const bool sends = operation_.kind == Operation::Kind::send;
-      expected.kind = static_cast<uint8_t>(sends ? Operation::Kind::receive : Operation::Kind::send);
-      expected.root = static_cast<int32_t>(team_->place);
-    }
     FrameProtocol& protocol = peer.trunk->protocol();
     if (!protocol.finished()) fail(ErrorKind::peer, "an operation was begun before the last had ended");
-    protocol.begin(own, expected, gives, gets, time);
+    protocol.begin(frame_operation(operation_), frame_operation(expected_of_peers()), gives, gets, time);
   }
 }
 
@@ -299,8 +305,12 @@ bool FrameChannel::move_once() {
     moved = peer.trunk->post(time) || moved;
   }
   for (size_t place = 0; place < peers_.size(); ++place) {
-    if (peers_[place].trunk == nullptr) continue;
-    if (const auto& fault = peers_[place].trunk->protocol().fault()) fail_with(team_->ranks[place], *fault);
+    Peer& peer = peers_[place];
+    if (peer.trunk == nullptr) continue;
+    if (const auto& fault = peer.trunk->protocol().fault()) fail_with(team_->ranks[place], *fault);
+    if (peer.heard || !peer.trunk->protocol().peer_has_begun()) continue;
+    peer.heard = true;
+    watch_.heard(team_->ranks[place], expected_of_peers());
   }
   if (look_at_all) look_at_others(time);
   return moved;
@@ -453,7 +463,7 @@ void FrameChannel::fail_with(size_t rank, const FrameFault& fault) {
          first ? theirs : own);
   }
   if (fault.kind == ErrorKind::timeout) {
-    watch_.link_lost(rank, fmt::format("{}, though it is in the same operation: all cables to it are cut", fault.text));
+    watch_.link_lost(rank, fmt::format("all cables are cut: {}, though it is in the same operation", fault.text));
   }
   fail(fault.kind, "{}, in {} with {}: {}", watch_.who(rank_), operation_.text(), watch_.who(rank), fault.text);
 }

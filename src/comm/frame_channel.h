@@ -84,12 +84,14 @@ class FrameChannel final : public Channel {
   };
   struct Peer {                                             // of the operation, by place
     FrameTrunk* trunk = nullptr;                            // null: takes no part
+    bool heard = false;                                     // has begun the operation
     std::array<uint64_t, kParts> gives{}, said{}, given{};  // in all; sent before the start; offered by now
     std::array<Incoming, kParts> in;
     std::vector<std::optional<Delivery>> held;  // frames to be collected, by number
   };
 
   void declare(std::span<const size_t> peers, Part part, size_t bytes);
+  Operation expected_of_peers() const;
   void start();
   bool expects_staged(const Peer& peer, size_t offset) const;
   void put_away_collected();

@@ -28,8 +28,9 @@ FrameTrunk::FrameTrunk(std::string peer, std::vector<TrunkLink> links, const Fra
 
 FrameTrunk::~FrameTrunk() {
   const FrameProtocol::Counts& counts = protocol_.counts();
-  spdlog::debug("frames with {}: {} damaged, {} lost, {} sent again, {} came twice, {} refused; {} credit messages", peer_,
-                counts.damaged, counts.lost, protocol_.repeats(), counts.duplicates, counts.refused, counts.credits);
+  spdlog::debug("frames with {}: {} damaged, {} lost, {} sent again, {} came twice, {} refused; {} credit messages",
+                peer_, counts.damaged, counts.lost, protocol_.repeats(), counts.duplicates, counts.refused,
+                counts.credits);
 }
 
 bool FrameTrunk::poll(FrameTime now) {
@@ -45,9 +46,8 @@ bool FrameTrunk::poll(FrameTime now) {
     for (size_t c = 0; c < count; ++c) {
       if (completions[c].kind == MessageCompletion::Kind::received) {
         arrived(i, completions[c], now);
-      } else if (protocol_.completed(i, now)) {
-        paths_[i].free_credits.push_back(paths_[i].posted_credits.front());
-        paths_[i].posted_credits.pop_front();
+      } else {
+        sent(i, now);
       }
     }
   }
@@ -80,11 +80,10 @@ void FrameTrunk::repost(size_t link, uint32_t slot, FrameTime now) {
 bool FrameTrunk::post(FrameTime now) {
   protocol_.advance(now);
   bool any = false;
-  for (Path& path : paths_) any = flush(path) || any;
+  for (size_t i = 0; i < paths_.size(); ++i) any = flush(i, now) || any;
   while (const auto post = protocol_.next_post(now)) {
-    Path& path = paths_[post->link];
-    path.to_post.push_back(prepare(*post));
-    any = flush(path) || any;
+    paths_[post->link].to_post.push_back(prepare(*post));
+    any = flush(post->link, now) || any;
   }
   tell_suspensions();
   return any;
@@ -103,16 +102,30 @@ FrameTrunk::Message FrameTrunk::prepare(const FrameProtocol::Post& post) {
   return {at, static_cast<uint32_t>(protocol_.write_credit(post, {at, credit_slot_bytes_}))};
 }
 
-// Messages of a link keep their order, since the protocol counts them.
-bool FrameTrunk::flush(Path& path) {
+// Messages of a link keep their order, since the protocol counts them. A link that is out of use swallows them: the
+// protocol finds out, and sends them another way.
+bool FrameTrunk::flush(size_t link, FrameTime now) {
+  Path& path = paths_[link];
+  if (path.to_post.empty()) return false;
   bool any = false;
   const auto span = shared_.stopwatch->in(Activity::verbs);
   for (; !path.to_post.empty(); path.to_post.pop_front()) {
     const Message& message = path.to_post.front();
-    if (!path.end.link->post_send(message.at, message.bytes, 0)) break;
+    if (!path.end.link->post_send(message.at, message.bytes, 0)) {
+      if (path.end.link->fault().empty()) break;
+      sent(link, now);
+    }
     any = true;
   }
   return any;
+}
+
+// The oldest message of a link has been read from its slot.
+void FrameTrunk::sent(size_t link, FrameTime now) {
+  Path& path = paths_[link];
+  if (!protocol_.completed(link, now)) return;
+  path.free_credits.push_back(path.posted_credits.front());
+  path.posted_credits.pop_front();
 }
 
 void FrameTrunk::tell_suspensions() {

@@ -71,7 +71,8 @@ class FrameTrunk {
   void repost(size_t link, uint32_t slot, FrameTime now);
   void arrived(size_t link, const MessageCompletion& completion, FrameTime now);
   Message prepare(const FrameProtocol::Post& post);
-  bool flush(Path& path);
+  bool flush(size_t link, FrameTime now);
+  void sent(size_t link, FrameTime now);
   void tell_suspensions();
 
   const std::string peer_;

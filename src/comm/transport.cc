@@ -9,6 +9,7 @@
 #include "comm/frame_channel.h"
 #include "comm/stream_channel.h"
 #include "link/socket.h"
+#include "link/tcp_message_link.h"
 #include "plan/collectives.h"
 
 namespace trunkline {
@@ -94,6 +95,23 @@ uint32_t generation(const Config& config) {
   return crc32c(text.data(), text.size());
 }
 
+// A lane's TCP connection to each peer as the last link of its trunk.
+void add_spare_links(LaneTrunks& lane, std::vector<TcpLink>& connections, const FrameChannel::Layout& layout) {
+  std::byte* slots = lane.slab.data() + layout.bytes();
+  for (size_t peer = 0; peer < connections.size(); ++peer, slots += kReceives * layout.slot_bytes) {
+    if (connections[peer].fd() < 0) continue;  // this rank itself
+    TrunkLink spare;
+    spare.link = std::make_unique<TcpMessageLink>(std::move(connections[peer]), "tcp", kSends);
+    spare.receive_slots = slots;
+    spare.receives = spare.peer_receives = kReceives;
+    spare.sends = kSends;
+    for (size_t slot = 0; slot < kReceives; ++slot) {
+      spare.link->post_receive(slots + slot * layout.slot_bytes, static_cast<uint32_t>(layout.slot_bytes), slot);
+    }
+    lane.trunks[peer].push_back(std::move(spare));
+  }
+}
+
 Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connections connections, Watch& watch,
                      std::chrono::nanoseconds spin) {
   const auto rank = static_cast<size_t>(config.rank);
@@ -108,7 +126,12 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
   for (const auto& cables : matrix[rank]) {
     links.push_back(config.trunks > 0 ? std::min(cables.size(), static_cast<size_t>(config.trunks)) : cables.size());
   }
+  if (config.tcp_fallback) {
+    options.spare_link = true;
+    for (size_t peer = 0; peer < links.size(); ++peer) links[peer] += peer == rank ? 0 : 1;
+  }
   const FrameChannel::Layout layout = FrameChannel::layout(options.frame_bytes, links);
+  const size_t spare_bytes = config.tcp_fallback ? links.size() * kReceives * layout.slot_bytes : 0;
 
   TrunkOptions trunks;
   trunks.rank = config.rank;
@@ -118,7 +141,7 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
   trunks.slot_bytes = layout.slot_bytes;
   trunks.receives = kReceives;
   trunks.sends = kSends;
-  trunks.extra_bytes = layout.bytes();
+  trunks.extra_bytes = layout.bytes() + spare_bytes;
   trunks.timeout = config.timeout;
   std::vector<LaneTrunks> lanes = connect_trunks(trunks, [&](const std::vector<std::string>& texts) {
     return exchange(texts, connections.lanes[0], rank, watch, config.timeout);
@@ -129,6 +152,7 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
   Channels channels;
   for (LaneTrunks& lane : lanes) {
     options.lane = channels.size();
+    if (config.tcp_fallback) add_spare_links(lane, connections.lanes[options.lane], layout);
     channels.push_back(std::make_unique<FrameChannel>(rank, std::move(lane), layout, watch, keeper, log, options));
   }
   return channels;

@@ -59,7 +59,8 @@ class FrameProtocol {
   // must. `gives` and `gets`: bytes of each stream.
   void begin(const FrameOperation& own, const FrameOperation& expected, std::span<const uint64_t, kFramePhases> gives,
              std::span<const uint64_t, kFramePhases> gets, FrameTime now);
-  bool finished() const { return receiver_.complete() && peer_began_ >= sequence_; }
+  bool finished() const { return receiver_.complete() && peer_has_begun(); }
+  bool peer_has_begun() const { return peer_began_ >= sequence_; }
 
   bool has_room(uint8_t phase) const { return sender_.has_room(phase); }
   // The next frame of a stream lies in `slot`, sealed. It stays as it is until released() names the slot. Only if
