@@ -51,7 +51,8 @@ class FrameReceiver {
   bool is_current(const FrameHeader& header) const { return sequence_ > 0 && header.operation() == expected_; }
 
   std::optional<Delivery> next_delivery();
-  bool complete() const { return missing_ == 0; }  // all frames of the operation have come
+  // All frames of the operation have come and been handed out: those that came ahead of it wait at its beginning.
+  bool complete() const { return missing_ == 0 && deliveries_.empty(); }
 
   // Counters for credit messages.
   void taken(size_t link) { ++links_[link].taken; }
