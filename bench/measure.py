@@ -75,7 +75,10 @@ class Bench:
             if self.dry_run:
                 return []
             run([*command, "--json", file])
-            return [json.loads(line) for line in file.read_text().splitlines()]
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+        if cables is not None and any(cable["id"] == "tcp" for row in rows for cable in row["cables"]):
+            raise Failed(f"{' '.join(map(str, command))}\nran over TCP, not over cables")
+        return rows
 
     def row(self, *arguments, **more):
         """Of a run of one size."""

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -17,10 +18,17 @@ namespace {
 
 using namespace std::chrono_literals;
 using nlohmann::json;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 using Stream = ProcessOptions::Stream;
+
+#ifdef __linux__
+constexpr bool kFabric = true;
+#else
+constexpr bool kFabric = false;
+#endif
 
 const std::string kProgram = TRUNKLINE_BINARY_DIR "/trunkline";
 
@@ -58,10 +66,10 @@ class BenchProgram : public testing::Test {
  protected:
   ~BenchProgram() override { std::filesystem::remove(file_); }
 
-  // `trunkline bench` on two ranks, each of `arguments` in turn.
-  Result bench(std::vector<std::string> arguments, const std::vector<std::string>& launch = {}) {
-    std::vector<std::string> all = {"launch", "-n", "2"};
-    all.insert(all.end(), launch.begin(), launch.end());
+  // `trunkline bench` on ranks joined by `cables`; none: over TCP.
+  Result bench(const std::vector<std::string>& arguments, const std::string& cables = "", int ranks = 2) {
+    std::vector<std::string> all = {"launch", "-n", std::to_string(ranks)};
+    if (!cables.empty()) all.insert(all.end(), {"--cables", cables});
     all.insert(all.end(), {"--", kProgram, "bench"});
     all.insert(all.end(), arguments.begin(), arguments.end());
     all.insert(all.end(), {"-n", "3", "-w", "1", "--json", file_});
@@ -108,11 +116,53 @@ TEST_F(BenchProgram, WritesALineForEachSize) {
 
 TEST_F(BenchProgram, EveryCollectiveIsRightInEverySize) {
   for (const char* collective : {"sendrecv", "allreduce", "allgather", "reducescatter", "broadcast"}) {
-    const Result result = bench({collective, "-b", "0", "-e", "70K", "-f", "69", "-d", "bf16", "--check"});
-    EXPECT_EQ(result.code, 0) << result.error;
-    EXPECT_EQ(lines().size(), 4u);
-    for (const json& line : lines()) EXPECT_EQ(line.at("wrong"), 0) << collective << " " << line;
+    for (const char* cables : {"", kFabric ? "2" : ""}) {
+      const Result result = bench({collective, "-b", "0", "-e", "70K", "-f", "69", "-d", "bf16", "--check"}, cables, 3);
+      EXPECT_EQ(result.code, 0) << result.error;
+      EXPECT_EQ(lines().size(), 4u);
+      for (const json& line : lines()) EXPECT_EQ(line.at("wrong"), 0) << collective << " " << line;
+    }
   }
+}
+
+TEST_F(BenchProgram, CablesAreTold) {
+  if (!kFabric) GTEST_SKIP();
+  const Result result = bench({"allreduce", "-b", "4M", "--profile", "--lanes", "2"}, "3");
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("emulated RDMA cables"), HasSubstr("rdma_en4>1")));
+  ASSERT_EQ(lines().size(), 1u);
+  const json line = lines()[0];
+  EXPECT_EQ(line.at("emulated"), true);
+  size_t bytes = 0;
+  std::set<std::string> ids;
+  for (const json& cable : line.at("cables")) {
+    bytes += size_t(cable.at("bytes"));
+    ids.insert(cable.at("id"));
+  }
+  EXPECT_THAT(ids, ElementsAre("rdma_en2", "rdma_en3", "rdma_en4"));
+  EXPECT_GE(bytes, 4u << 20);
+  EXPECT_LT(bytes, 5u << 20);
+  double parts = 0;
+  for (const auto& [name, value] : line.at("ns_per_kib").items()) parts += name == "memcpy" ? 0 : double(value);
+  // A machine that is busy with other things may keep one rank for longer than the other.
+  EXPECT_NEAR(parts * 4096, double(line.at("time_us")) * 1e3, 0.3 * double(line.at("time_us")) * 1e3);
+}
+
+TEST_F(BenchProgram, DamageIsRepairedOrElseCounted) {
+  if (!kFabric) GTEST_SKIP();
+  const std::vector<std::string> arguments = {"allreduce", "-b", "2M", "--check", "--crc"};
+  const auto with = [&](const char* crc) {
+    std::vector<std::string> all = arguments;
+    all.push_back(crc);
+    return bench(all, "1:damage=0.1,seed=3");
+  };
+  EXPECT_EQ(with("on").code, 0);
+  EXPECT_EQ(lines().at(0).at("wrong"), 0);
+  const Result result = with("off");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_GT(lines().at(0).at("wrong"), 0);
+  EXPECT_THAT(result.output, HasSubstr("FAILED"));
+  EXPECT_THAT(result.error, HasSubstr("elements are wrong"));
 }
 
 TEST_F(BenchProgram, FlagsOfOneCollectiveWork) {

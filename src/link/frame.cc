@@ -5,6 +5,14 @@
 #include "base/crc32c.h"
 
 namespace trunkline {
+namespace {
+
+uint32_t checksum_of(const FrameHeader& header, const std::byte* payload) {
+  const bool header_alone = (header.flags & FrameHeader::kBarePayload) != 0 && header.type == FrameType::data;
+  return header_alone ? checksum_seed(header) : crc32c(payload, header.length, checksum_seed(header));
+}
+
+}  // namespace
 
 FrameOperation FrameHeader::operation() const {
   return {number, count, kind, dtype, reduction, algorithm, root, group, (flags & kPairwise) != 0};
@@ -29,11 +37,8 @@ uint32_t checksum_seed(const FrameHeader& header) {
 }
 
 void seal_frame(std::span<std::byte> slot, FrameHeader header, bool checksum) {
-  if (!checksum) {
-    header.flags |= FrameHeader::kNoChecksum;
-    return seal_frame(slot, header, uint32_t{0});
-  }
-  seal_frame(slot, header, crc32c(slot.data() + kFrameHeaderBytes, header.length, checksum_seed(header)));
+  if (!checksum) header.flags |= FrameHeader::kBarePayload;
+  seal_frame(slot, header, checksum_of(header, slot.data() + kFrameHeaderBytes));
 }
 
 void seal_frame(std::span<std::byte> slot, FrameHeader header, uint32_t checksum) {
@@ -48,8 +53,8 @@ Frame read_frame(std::span<const std::byte> bytes, bool checksum) {
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != FrameHeader::kMagic || header.length > bytes.size() - kFrameHeaderBytes) return frame;
   frame.payload = bytes.subspan(kFrameHeaderBytes, header.length);
-  if (checksum != ((header.flags & FrameHeader::kNoChecksum) == 0)) return frame;
-  if (checksum && crc32c(frame.payload.data(), header.length, checksum_seed(header)) != header.checksum) return frame;
+  if (checksum != ((header.flags & FrameHeader::kBarePayload) == 0)) return frame;
+  if (checksum_of(header, frame.payload.data()) != header.checksum) return frame;
   frame.state = header.version == kFrameVersion ? Frame::State::good : Frame::State::other_version;
   return frame;
 }

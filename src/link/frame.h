@@ -36,7 +36,7 @@ enum class FrameType : uint8_t { data = 1, credit = 2 };
 
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x464b5254;  // "TRKF"
-  static constexpr uint8_t kNoChecksum = 1, kPairwise = 2, kAsks = 4, kSettled = 8;
+  static constexpr uint8_t kBarePayload = 1, kPairwise = 2, kAsks = 4, kSettled = 8;
 
   uint32_t magic = kMagic;
   uint8_t version = kFrameVersion;
@@ -64,7 +64,8 @@ inline constexpr size_t kFrameHeaderBytes = sizeof(FrameHeader);
 // CRC32C of the header with a checksum of zero: the seed for that of the payload, which then is the frame's checksum.
 uint32_t checksum_seed(const FrameHeader& header);
 
-// Writes the header before a payload of header.length bytes that already lies in `slot` behind it.
+// Writes the header before a payload of header.length bytes that already lies in `slot` behind it. Without `checksum`
+// that of a data frame covers the header alone: what steers the protocol is never taken damaged.
 void seal_frame(std::span<std::byte> slot, FrameHeader header, bool checksum);
 // The same where the payload's checksum is known, because it was computed while the payload was written.
 void seal_frame(std::span<std::byte> slot, FrameHeader header, uint32_t checksum);
@@ -77,8 +78,8 @@ struct Frame {
   std::span<const std::byte> payload;
 };
 
-// Takes apart the bytes that a receive has got. `checksum`: frames of this job have one; a frame that differs in that
-// counts as damaged.
+// Takes apart the bytes that a receive has got. `checksum`: payloads of this job have one; a frame that differs in
+// that counts as damaged.
 Frame read_frame(std::span<const std::byte> bytes, bool checksum);
 
 }  // namespace trunkline
