@@ -40,8 +40,8 @@ OTHERS = {
     "examples": Folder("", "mlx"),
 }
 
-# The public headers that base implements: everybody's. The others are comm's, for those who may use comm.
-PUBLIC_BASE = {"trunkline/dtype.h", "trunkline/error.h"}
+# The public headers that are everybody's. The others are comm's, for those who may use comm.
+PUBLIC_BASE = {"trunkline/dtype.h", "trunkline/error.h", "trunkline/algorithm.h"}
 
 # Which library a header belongs to: by its first folder or, for single headers, by its name.
 LIBRARY_OF = {

@@ -10,13 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "trunkline/algorithm.h"
 #include "trunkline/dtype.h"
 #include "trunkline/error.h"
 
 namespace trunkline {
-
-// The values travel between ranks: never renumber.
-enum class Algorithm : uint8_t { automatic = 0, mesh = 1, broadcast = 2, ring = 3 };
 
 // Which threads run the lanes: persistent ones, some made for each call, or the caller's alone (the paper's three
 // ways).

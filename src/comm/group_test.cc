@@ -2,69 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
-#include <cstring>
-#include <map>
-#include <mutex>
 #include <thread>
 #include <tuple>
 
 #include "base/clock.h"
-#include "base/random.h"
 #include "comm/ranks_test.h"
-#include "comm/reduce.h"
+#include "comm/values_test.h"
 #include "plan/collectives.h"
 
 namespace trunkline::testing {
 namespace {
-
-using Buffer = std::vector<std::byte>;
-constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min};
-
-// Rank `rank`'s input: any bits for integers, small numbers for floats, so that a sum in the wrong order shows.
-Buffer input_of(int rank, size_t count, Dtype dtype) {
-  Random random(static_cast<uint64_t>(rank) * 1000 + count);
-  Buffer bytes(count * size_of(dtype));
-  for (size_t i = 0; i < count; ++i) {
-    const uint64_t bits = random.next();
-    std::byte* const to = bytes.data() + i * size_of(dtype);
-    if (dtype == Dtype::f32) {
-      const float value = static_cast<float>(static_cast<int64_t>(bits) >> 20) * 0x1p-30f;
-      std::memcpy(to, &value, sizeof value);
-    } else if (dtype == Dtype::f16 || dtype == Dtype::bf16) {
-      // An exponent around that of 1, any sign and mantissa.
-      const uint16_t exponent = dtype == Dtype::f16 ? 15 << 10 : 127 << 7;
-      const uint16_t value = static_cast<uint16_t>((bits & (dtype == Dtype::f16 ? 0x83ff : 0x807f)) | exponent);
-      std::memcpy(to, &value, sizeof value);
-    } else {
-      std::memcpy(to, &bits, size_of(dtype));
-    }
-  }
-  return bytes;
-}
-
-// Every rank's input and what reductions make of them, made once.
-struct Case {
-  std::vector<Buffer> inputs;
-  std::array<Buffer, 3> reduced;  // by Reduction
-};
-const Case& case_of(int ranks, size_t count, Dtype dtype) {
-  static std::mutex mutex;
-  static std::map<std::tuple<int, size_t, Dtype>, Case> cases;
-  const std::lock_guard lock(mutex);
-  Case& result = cases[{ranks, count, dtype}];
-  if (!result.inputs.empty()) return result;
-  std::vector<const std::byte*> pointers;
-  for (int rank = 0; rank < ranks; ++rank) result.inputs.push_back(input_of(rank, count, dtype));
-  for (const Buffer& each : result.inputs) pointers.push_back(each.data());
-  for (const Reduction reduction : kReductions) {
-    Buffer& out = result.reduced[static_cast<size_t>(reduction)];
-    out.resize(count * size_of(dtype));
-    reduce_plain(reduction, dtype, pointers, out.data(), count);
-  }
-  return result;
-}
 
 void all_reduce(Group& group, Reduction reduction, const void* in, void* out, size_t count, Dtype dtype) {
   switch (reduction) {
@@ -79,6 +27,7 @@ class Values : public ::testing::TestWithParam<std::tuple<int, int, Algorithm>> 
   int ranks() const { return std::get<0>(GetParam()); }
 
   int lanes() const { return std::get<1>(GetParam()); }
+  Algorithm algorithm() const { return ranks() == 1 ? Algorithm::mesh : std::get<2>(GetParam()); }
 
   void run(const std::function<void(Group&)>& body) { run(lanes(), body); }
   void run(int lanes, const std::function<void(Group&)>& body) {
@@ -99,7 +48,7 @@ TEST_P(Values, AllReduceOfEveryDtype) {
       for (const Reduction reduction : kReductions) {
         for (const size_t count : kCounts) {
           const Case& values = case_of(ranks(), count, dtype);
-          const Buffer& expected = values.reduced[static_cast<size_t>(reduction)];
+          const Buffer& expected = values.of(algorithm(), reduction);
           const Buffer& in = values.inputs[static_cast<size_t>(group.rank())];
           // Not in place, at an odd address; then in place.
           Buffer out(in.size() + 1);
@@ -120,7 +69,7 @@ TEST_P(Values, SeveralFramesOnAnyNumberOfLanes) {
     run(lanes_now, [&](Group& group) {
       const size_t count = 5 * kFrameBytes / 4 * static_cast<size_t>(ranks()) + 13;
       const Case& values = case_of(ranks(), count, Dtype::f32);
-      const Buffer& expected = values.reduced[static_cast<size_t>(Reduction::sum)];
+      const Buffer& expected = values.of(algorithm(), Reduction::sum);
       Buffer both = values.inputs[static_cast<size_t>(group.rank())];
       Buffer out(both.size());
       group.all_sum(both.data(), out.data(), count, Dtype::f32);
@@ -162,7 +111,7 @@ TEST_P(Values, SumScatter) {
     for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::i16}) {
       for (const size_t count : kCounts) {
         const Case& values = case_of(ranks(), count * static_cast<size_t>(ranks()), dtype);
-        const Buffer& all = values.reduced[static_cast<size_t>(Reduction::sum)];
+        const Buffer& all = values.scattered(algorithm());
         const size_t block = count * size_of(dtype);
         const auto begin = all.begin() + static_cast<ptrdiff_t>(block) * group.rank();
         const Buffer expected(begin, begin + static_cast<ptrdiff_t>(block));
@@ -222,8 +171,8 @@ TEST_P(Values, BarrierHoldsEveryoneUntilTheLast) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Values,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Values(1, 3),
-                                            ::testing::Values(Algorithm::mesh, Algorithm::broadcast)),
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5), ::testing::Values(1, 3),
+                                            ::testing::Values(Algorithm::mesh, Algorithm::broadcast, Algorithm::ring)),
                          [](const auto& test) {
                            return std::to_string(std::get<0>(test.param)) + "Ranks" +
                                   std::to_string(std::get<1>(test.param)) + "Lanes" + text_of(std::get<2>(test.param));

@@ -2,8 +2,9 @@
 
 namespace trunkline {
 
-Job::Job(const Config& config, Connections connections)
+Job::Job(const Config& config, Paths paths, Connections connections)
     : algorithm_(config.algorithm),
+      paths_(std::move(paths)),
       watch_(static_cast<size_t>(config.rank), std::move(connections.members), std::move(connections.control),
              config.timeout),
       lanes_(make_channels(config, std::move(connections), watch_), watch_, config.workers),
@@ -14,10 +15,11 @@ Job::~Job() {
   watch_.leave();
 }
 
-void Job::run(const Operation& operation, const Team& team, size_t bytes, const Stripe& f) {
+void Job::run(const Operation& operation, const Team& team, size_t bytes,
+              const std::function<void(Channel&, const Share&)>& f) {
   watch_.begin(operation, team);
   const size_t count = lanes_for(bytes, lanes_.size());
-  lanes_.run(count, [&](Channel& channel, size_t lane) { f(channel, part_of(bytes, count, lane)); });
+  lanes_.run(count, [&](Channel& channel, size_t lane) { f(channel, {lane, count}); });
   watch_.end();
 }
 

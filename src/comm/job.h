@@ -9,12 +9,15 @@
 #include "comm/transport.h"
 #include "comm/watch.h"
 #include "plan/collectives.h"
+#include "plan/ring.h"
 
 namespace trunkline {
 
 class Job {
  public:
-  explicit Job(const Config& config) : Job(config, connect_ranks(config)) {}
+  // Where not every pair of ranks has a path, `paths` says which have.
+  explicit Job(const Config& config) : Job(config, paths_of(config)) {}
+  Job(const Config& config, Paths paths) : Job(config, std::move(paths), connect_ranks(config)) {}
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -25,20 +28,32 @@ class Job {
   // Wanted for all-reduce.
   Algorithm algorithm() const { return algorithm_; }
 
-  // Runs f(channel, stripe) on each lane that a message of so many bytes has a stripe for.
-  using Stripe = std::function<void(Channel&, Range)>;
-  void run(const Operation& operation, const Team& team, size_t bytes, const Stripe& f);
+  // Cables between the ranks of the job; the same on all of them.
+  const Paths& paths() const { return paths_; }
+
+  // One lane's share of a message, or of each of its blocks.
+  struct Share {
+    size_t lane, lanes;
+    Range of(size_t bytes) const { return part_of(bytes, lanes, lane); }
+  };
+  // Runs f(channel, share) on each lane that a message of so many bytes has a stripe for.
+  void run(const Operation& operation, const Team& team, size_t bytes,
+           const std::function<void(Channel&, const Share&)>& f);
 
   // The first number that is not a group's yet, as far as this rank knows.
   uint32_t next_group = 1;
 
  private:
-  Job(const Config& config, Connections connections);
+  Job(const Config& config, Paths paths, Connections connections);
 
   const Algorithm algorithm_;
+  const Paths paths_;
   Watch watch_;
   Lanes lanes_;
   Calls calls_;  // last: its thread uses all of the above
 };
+
+// The group of all ranks of a job.
+std::shared_ptr<Group> group_of(std::shared_ptr<Job> job);
 
 }  // namespace trunkline

@@ -32,7 +32,11 @@ std::string Operation::text() const {
   if (kind == Kind::send) text += fmt::format(" to {} {}", rank, root);
   if (kind == Kind::receive || kind == Kind::broadcast) text += fmt::format(" from {} {}", rank, root);
   if (kind != Kind::barrier) text += fmt::format(" of {} {}", count, name_of(dtype));
-  if (kind == Kind::all_reduce) text += algorithm == Algorithm::broadcast ? " by broadcast" : " by mesh";
+  if (!pairwise() && algorithm == Algorithm::ring) {
+    text += " by ring";
+  } else if (kind == Kind::all_reduce) {
+    text += algorithm == Algorithm::broadcast ? " by broadcast" : " by mesh";
+  }
   text += fmt::format(" ({} {}", pairwise() ? "transfer" : "operation", number);
   return text + (group == 0 ? ")" : fmt::format(" of group {})", group));
 }

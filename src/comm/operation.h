@@ -22,13 +22,14 @@ struct Operation {
     barrier = 6
   };
 
-  // Collectives are counted for the whole group, sends and receives for each pair of its ranks.
+  // Collectives (in a ring, their steps) are counted for the whole group, sends and receives for each pair of its
+  // ranks.
   uint64_t number = 0;
   uint64_t count = 0;  // elements
   Kind kind = Kind::barrier;
   Dtype dtype = Dtype::u8;
   Reduction reduction = Reduction::sum;
-  Algorithm algorithm = Algorithm::mesh;  // of an all-reduce
+  Algorithm algorithm = Algorithm::mesh;  // of an all-reduce; of any collective in a ring
   int32_t root = -1;                      // of a broadcast; of a send or a receive, the other rank: its place
   uint32_t group = 0;                     // 0: all ranks of the job; others come from split()
 

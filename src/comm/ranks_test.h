@@ -63,9 +63,11 @@ struct Thrown {
 };
 inline std::ostream& operator<<(std::ostream& out, const Thrown& thrown) { return out << "\"" << thrown.text << "\""; }
 
+using Connect = std::function<std::shared_ptr<Group>(const Config&)>;
+
 // Runs `body` on every rank, each in a thread.
-inline std::vector<Thrown> run_threads(
-    int size, const std::function<void(Group&)>& body, const Tweak& tweak = [](Config&) {}) {
+inline std::vector<Thrown> run_threads(int size, const Connect& connect, const std::function<void(Group&)>& body,
+                                       const Tweak& tweak) {
   const Job job(size);
   std::vector<Thrown> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -74,7 +76,7 @@ inline std::vector<Thrown> run_threads(
       try {
         Config config = job.config(rank);
         tweak(config);
-        body(*Group::connect(config));
+        body(*connect(config));
       } catch (const Error& error) {
         errors[static_cast<size_t>(rank)] = {error.kind(), error.what()};
       }
@@ -82,6 +84,11 @@ inline std::vector<Thrown> run_threads(
   }
   for (std::thread& each : threads) each.join();
   return errors;
+}
+
+inline std::vector<Thrown> run_threads(
+    int size, const std::function<void(Group&)>& body, const Tweak& tweak = [](Config&) {}) {
+  return run_threads(size, Group::connect, body, tweak);
 }
 
 // A rank in a process of its own. `body` runs in the child and calls its argument once it is ready; what it throws is

@@ -105,7 +105,9 @@ TEST_P(Split, GroupsOfGroupsInterleave) {
   EXPECT_THAT(errors, kNoError);
 }
 
-INSTANTIATE_TEST_SUITE_P(, Split, ::testing::Values(Algorithm::automatic, Algorithm::mesh, Algorithm::broadcast),
+INSTANTIATE_TEST_SUITE_P(, Split,
+                         ::testing::Values(Algorithm::automatic, Algorithm::mesh, Algorithm::broadcast,
+                                           Algorithm::ring),
                          [](const auto& test) { return std::string(text_of(test.param)); });
 
 TEST(SplitFailure, CallsInDifferentGroupsAreAMismatchThatNamesBoth) {

@@ -75,6 +75,20 @@ Connections connect_ranks(const Config& config) {
   return rendezvous(place);
 }
 
+Paths paths_of(const Config& config) {
+  Paths paths = all_paths(static_cast<size_t>(config.size));
+  if (config.devices.empty() || config.size == 1) return paths;
+  const DeviceMatrix matrix = matrix_of(config);
+  const size_t most = config.trunks > 0 ? static_cast<size_t>(config.trunks) : SIZE_MAX;
+  for (size_t a = 0; a < paths.size(); ++a) {
+    for (size_t b = 0; b < paths.size(); ++b) {
+      const size_t spare = config.tcp_fallback && a != b ? 1 : 0;  // TCP is a path where it was asked for
+      paths[a][b] = std::max(spare, std::min(most, matrix[a][b].size()));
+    }
+  }
+  return paths;
+}
+
 namespace {
 
 using Channels = std::vector<std::unique_ptr<Channel>>;

@@ -21,6 +21,7 @@ class Watch {
   Watch(size_t rank, std::vector<Member> members, std::vector<MessageStream> control,
         std::chrono::milliseconds timeout);
 
+  size_t rank() const { return rank_; }
   std::string who(size_t rank) const { return control_.who(rank); }
   const std::vector<Member>& members() const { return control_.members(); }
 

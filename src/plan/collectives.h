@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "trunkline/algorithm.h"
+
 namespace trunkline {
 
 // Stripes and blocks are cut in such units: the largest message that RDMA over Thunderbolt sends in one piece.
@@ -45,8 +47,38 @@ inline int default_lanes(int cores, int ranks_on_this_host, int cables) {
   return std::clamp(std::min(cables, cores / ranks_on_this_host), 1, kMaxLanes);
 }
 
-// All-reduce: whether sending all to everyone is faster than reduce-scatter and all-gather. It takes one step instead
-// of two, but every rank sends (ranks - 1) messages instead of less than two.
-inline bool prefers_broadcast(int ranks, size_t bytes) { return bytes * static_cast<size_t>(ranks - 1) <= 256 * 1024; }
+// What the choice of an algorithm reckons with. Guesses, not promises: they stand in a ratio that puts the border
+// between broadcast and mesh where two ranks of one machine have it (256 KiB), and cables at the speed that Thunderbolt
+// 5 is reported to have.
+struct CollectiveCosts {
+  double step_s = 15e-6;                 // from a rank's last byte to the next rank's going on
+  double cable_s_per_byte = 0.11e-9;     // of one cable, in one direction
+  double moved_s_per_byte = 0.1e-9;      // that a rank sends or receives, whatever it goes over
+  double reduced_s_per_byte = 0.057e-9;  // of input to an addition
+};
+
+// About how long an all-reduce takes. `cables`: of each pair of ranks.
+inline double all_reduce_seconds(Algorithm algorithm, size_t ranks, size_t bytes, size_t cables,
+                                 const CollectiveCosts& costs = {}) {
+  const double n = static_cast<double>(ranks), size = static_cast<double>(bytes);
+  // Steps that follow each other; bytes that one trunk carries each way, that a rank sends, and that it adds up.
+  double steps = 2, carried = 2 * size / n, sent = 2 * size * (n - 1) / n, added = size;
+  if (algorithm == Algorithm::broadcast) {
+    steps = 1, carried = size, sent = size * (n - 1), added = size * n;
+  } else if (algorithm == Algorithm::ring) {
+    // Half of the message in each direction.
+    steps = 2 * (n - 1), carried = size * (n - 1) / n, added = 2 * size * (n - 1) / n;
+  }
+  return steps * costs.step_s + carried / static_cast<double>(cables) * costs.cable_s_per_byte +
+         sent * costs.moved_s_per_byte + added * costs.reduced_s_per_byte;
+}
+
+// Which algorithm an all-reduce takes where nobody says. `complete`: every pair of ranks has a path; only a ring can do
+// without. Between ranks that have, mesh and broadcast give the same bits, a ring others: so it is never chosen there.
+inline Algorithm all_reduce_algorithm(size_t ranks, size_t bytes, size_t cables, bool complete) {
+  if (!complete) return Algorithm::ring;
+  const auto seconds = [&](Algorithm algorithm) { return all_reduce_seconds(algorithm, ranks, bytes, cables); };
+  return seconds(Algorithm::broadcast) <= seconds(Algorithm::mesh) ? Algorithm::broadcast : Algorithm::mesh;
+}
 
 }  // namespace trunkline

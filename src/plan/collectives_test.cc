@@ -35,12 +35,44 @@ TEST(Collectives, LanesNeedCores) {
   EXPECT_EQ(default_lanes(128, 1), 4);
 }
 
+Algorithm chosen(size_t ranks, size_t bytes, size_t cables = 1) {
+  return all_reduce_algorithm(ranks, bytes, cables, true);
+}
+
 TEST(Collectives, BroadcastIsForSmallMessagesAndFewRanks) {
-  EXPECT_TRUE(prefers_broadcast(2, 4096));
-  EXPECT_TRUE(prefers_broadcast(2, 256 * 1024));
-  EXPECT_FALSE(prefers_broadcast(2, 1 << 20));
-  EXPECT_FALSE(prefers_broadcast(4, 256 * 1024));
-  EXPECT_TRUE(prefers_broadcast(8, 1024));
+  EXPECT_EQ(chosen(2, 4096), Algorithm::broadcast);
+  EXPECT_EQ(chosen(2, 256 * 1024), Algorithm::broadcast);
+  EXPECT_EQ(chosen(2, 1 << 20), Algorithm::mesh);
+  EXPECT_EQ(chosen(4, 16 * 1024), Algorithm::broadcast);
+  EXPECT_EQ(chosen(4, 256 * 1024), Algorithm::mesh);
+  EXPECT_EQ(chosen(8, 1024), Algorithm::broadcast);
+  EXPECT_EQ(chosen(8, 64 * 1024), Algorithm::mesh);
+  // There is one border for each number of ranks.
+  for (const size_t ranks : {2, 3, 4, 8, 16}) {
+    bool mesh = false;
+    for (size_t bytes = 0; bytes < (64 << 20); bytes = bytes * 2 + 64) {
+      const bool now = chosen(ranks, bytes) == Algorithm::mesh;
+      EXPECT_TRUE(now || !mesh) << ranks << " ranks, " << bytes << " bytes";
+      mesh = now;
+    }
+    EXPECT_TRUE(mesh);
+  }
+}
+
+TEST(Collectives, ARingOnlyWhereAPairHasNoPath) {
+  for (const size_t bytes : {0, 1000, 1 << 20, 1 << 30}) {
+    EXPECT_EQ(all_reduce_algorithm(4, bytes, 1, false), Algorithm::ring);
+    EXPECT_NE(all_reduce_algorithm(4, bytes, 1, true), Algorithm::ring);
+  }
+}
+
+TEST(Collectives, CostsGrowWithBytesAndFallWithCables) {
+  for (const Algorithm algorithm : {Algorithm::mesh, Algorithm::broadcast, Algorithm::ring}) {
+    EXPECT_LT(all_reduce_seconds(algorithm, 4, 1 << 20, 2), all_reduce_seconds(algorithm, 4, 2 << 20, 2));
+    EXPECT_LT(all_reduce_seconds(algorithm, 4, 1 << 20, 2), all_reduce_seconds(algorithm, 4, 1 << 20, 1));
+  }
+  // What a mesh of three gains over a ring of three in steps, it loses nowhere.
+  EXPECT_LT(all_reduce_seconds(Algorithm::mesh, 3, 64 << 20, 3), all_reduce_seconds(Algorithm::ring, 3, 64 << 20, 3));
 }
 
 }  // namespace
