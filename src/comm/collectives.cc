@@ -159,8 +159,10 @@ Operation Collectives::transfer(Operation::Kind kind, size_t count, Dtype dtype,
 // The call that runs f(channel, team, share) on each lane that a message of so many bytes has a stripe for.
 template <typename F>
 Collectives::Call Collectives::call(const Operation& operation, size_t bytes, F f) const {
-  return [&job = job_, team = team_, operation, bytes, f = std::move(f)] {
-    job.run(operation, *team, bytes, [&](Channel& channel, const Job::Share& share) { f(channel, *team, share); });
+  return [&job = job_, team = team_, ring = ring_, operation, bytes, f = std::move(f)] {
+    // In a ring, ranks that are no neighbours may have had all of it, and have left, before this one begins.
+    const Team& met = operation.algorithm == Algorithm::ring ? ring->neighbours() : *team;
+    job.run(operation, met, bytes, [&](Channel& channel, const Job::Share& share) { f(channel, *team, share); });
   };
 }
 

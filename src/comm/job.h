@@ -36,7 +36,8 @@ class Job {
     size_t lane, lanes;
     Range of(size_t bytes) const { return part_of(bytes, lanes, lane); }
   };
-  // Runs f(channel, share) on each lane that a message of so many bytes has a stripe for.
+  // `team`: those without whom it cannot be done. Runs f(channel, share) on each lane that a message of so many bytes
+  // has a stripe for.
   void run(const Operation& operation, const Team& team, size_t bytes,
            const std::function<void(Channel&, const Share&)>& f);
 

@@ -25,6 +25,9 @@ class Ring {
   // How many steps an operation takes: how many numbers it needs.
   static uint64_t steps(Operation::Kind kind, size_t ranks);
 
+  // This rank, the one after it and the one before it: those that it meets.
+  const Team& neighbours() const { return neighbours_; }
+
   // The part of a block that goes in each direction; the second is empty between two ranks.
   std::array<Range, 2> halves(size_t bytes) const;
 
