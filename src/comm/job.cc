@@ -12,6 +12,7 @@ Job::Job(const Config& config, Paths paths, Connections connections)
 
 Job::~Job() {
   calls_.finish();
+  if (!watch_.failed()) lanes_.drain();
   watch_.leave();
 }
 

@@ -36,6 +36,10 @@ void Lanes::run(size_t count, const Task& task) {
   watch_.check();
 }
 
+void Lanes::drain() {
+  for (const auto& channel : channels_) channel->drain();
+}
+
 void Lanes::start(size_t lane, const Task& task) {
   Worker& worker = *workers_[lane - 1];
   if (!pool_) {

@@ -29,6 +29,9 @@ class Lanes {
   // Runs the task on the first `count` lanes. An error on one of them ends the job for all; throws what ended it.
   void run(size_t count, const Task& task);
 
+  // After the last run.
+  void drain();
+
   // Where the time of all run() went since the last call; see Group::profile().
   Profile profile();
 
