@@ -115,7 +115,8 @@ void FrameChannel::open(const Operation& operation, const Team& team) {
     peer.gives = peer.said = peer.given = {};
     peer.in = {};
   }
-  outgoing_.clear();
+  for (Outgoing& each : outgoing_) each.size = each.staged = 0;  // their vectors keep their memory
+  outgoing_count_ = 0;
   collected_.assign(peers_.size(), nullptr);
 }
 
@@ -130,14 +131,20 @@ void FrameChannel::send(std::span<const size_t> peers, Part part, ConstBytes byt
     offer(peers, part, *std::exchange(frame_slot_, std::nullopt), static_cast<uint32_t>(bytes.size()), std::nullopt);
     return;
   }
-  for (Outgoing& each : outgoing_) {
+  for (Outgoing& each : outgoing()) {
     const bool same = each.part == part && std::equal(each.peers.begin(), each.peers.end(), peers.begin(), peers.end());
     if (!same || each.base + each.size != bytes.data()) continue;
     each.size += bytes.size();
     if (!started_) declare(peers, part, bytes.size());
     return;
   }
-  outgoing_.push_back({{peers.begin(), peers.end()}, part, bytes.data(), bytes.size(), 0});
+  if (outgoing_count_ == outgoing_.size()) outgoing_.emplace_back();
+  Outgoing& next = outgoing_[outgoing_count_++];
+  next.peers.assign(peers.begin(), peers.end());
+  next.part = part;
+  next.base = bytes.data();
+  next.size = bytes.size();
+  next.staged = 0;
   if (!started_) declare(peers, part, bytes.size());
 }
 
@@ -172,6 +179,7 @@ Operation FrameChannel::expected_of_peers() const {
 // The peers' frames are announced with their sizes, so an operation starts when all of them are known.
 void FrameChannel::start() {
   if (std::exchange(started_, true)) return;
+  due_ = true;
   const FrameTime time = now();
   for (size_t place = 0; place < peers_.size(); ++place) {
     Peer& peer = peers_[place];
@@ -191,9 +199,8 @@ std::byte* FrameChannel::frame_for(std::span<const size_t> peers, Part part, siz
   start();
   const size_t pool = pool_for(peers, part);
   move_until([&] {
-    const bool before = std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& each) {
-      return each.part != part || each.staged == each.size;
-    });
+    const bool before = std::ranges::all_of(
+        outgoing(), [&](const Outgoing& each) { return each.part != part || each.staged == each.size; });
     return before && slots_.has_free(pool) && can_offer(peers, part);
   });
   if (bytes > options_.frame_bytes) fail(ErrorKind::input, "a frame of {} bytes", bytes);
@@ -230,6 +237,7 @@ bool FrameChannel::expects_staged(const Peer& peer, size_t offset) const {
 void FrameChannel::put_away_collected() {
   if (!collected_frame_) return;
   const size_t place = *std::exchange(collected_frame_, std::nullopt) % kHeld;
+  due_ = true;
   const FrameTime time = now();
   for (Peer& peer : peers_) {
     if (peer.trunk == nullptr || peer.held.empty() || !peer.held[place]) continue;
@@ -241,7 +249,7 @@ void FrameChannel::put_away_collected() {
 void FrameChannel::await_sent(Part part, size_t bytes) {
   start();
   move_until([&] {
-    return std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& each) {
+    return std::ranges::all_of(outgoing(), [&](const Outgoing& each) {
       return each.part != part || each.staged >= std::min(bytes, each.size);
     });
   });
@@ -257,8 +265,7 @@ void FrameChannel::close() {
   start();
   put_away_collected();
   move_until([&] {
-    const bool staged =
-        std::all_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.staged == each.size; });
+    const bool staged = std::ranges::all_of(outgoing(), [](const Outgoing& each) { return each.staged == each.size; });
     return staged && std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
              return peer.trunk == nullptr || peer.trunk->protocol().finished();
            });
@@ -278,41 +285,49 @@ void FrameChannel::close() {
 template <typename Done>
 void FrameChannel::move_until(Done done) {
   Watch::Wait wait;
-  std::optional<Clock::time_point> idle_since;
-  for (;;) {
-    if (done()) break;
+  std::optional<FrameTime> idle_since;
+  while (!done()) {
     const Stopwatch::Mark before = stopwatch_.mark();
-    if (move_once()) {
+    FrameTime time;
+    if (move_once(time)) {
       wait = {};
       idle_since.reset();
       watch_.advance();
     } else {
-      if (!idle_since) idle_since = Clock::now();
+      if (!idle_since) idle_since = time;
       stopwatch_.was_idle_since(before);
-      pause(wait, *idle_since);
+      pause(wait, *idle_since, time);
     }
   }
 }
 
-bool FrameChannel::move_once() {
-  bool moved = stage_some();
-  const FrameTime time = now();
-  const bool look_at_all = ++looks_ % 64 == 0;
+// Looks after everything once. `time`: when it did. Whether anything moved.
+bool FrameChannel::move_once(FrameTime& time) {
+  const bool staged = stage_some();
+  time = now();
+  bool moved = staged;
   for (Peer& peer : peers_) {
     if (peer.trunk == nullptr) continue;
     moved = peer.trunk->poll(time) || moved;
     moved = deliver(peer, time) || moved;
-    moved = peer.trunk->post(time) || moved;
   }
-  for (size_t place = 0; place < peers_.size(); ++place) {
-    Peer& peer = peers_[place];
-    if (peer.trunk == nullptr) continue;
-    if (const auto& fault = peer.trunk->protocol().fault()) fail_with(team_->ranks[place], *fault);
-    if (peer.heard || !peer.trunk->protocol().peer_has_begun()) continue;
-    peer.heard = true;
-    watch_.heard(team_->ranks[place], expected_of_peers());
+  // With nothing new, nothing is to be posted before the protocols say so.
+  if (moved || due_ || time >= look_at_) {
+    due_ = false;
+    look_at_ = FrameTime::max();
+    for (size_t place = 0; place < peers_.size(); ++place) {
+      Peer& peer = peers_[place];
+      if (peer.trunk == nullptr) continue;
+      moved = peer.trunk->post(time) || moved;
+      const FrameProtocol& protocol = peer.trunk->protocol();
+      if (const auto& fault = protocol.fault()) fail_with(team_->ranks[place], *fault);
+      look_at_ = std::min(look_at_, peer.trunk->look_at());
+      if (peer.heard || !protocol.peer_has_begun()) continue;
+      peer.heard = true;
+      watch_.heard(team_->ranks[place], expected_of_peers());
+    }
   }
-  if (look_at_all) look_at_others(time);
+  if (++looks_ % 64 == 0) look_at_others(time);
   return moved;
 }
 
@@ -350,7 +365,7 @@ bool FrameChannel::deliver(Peer& peer, FrameTime time) {
 // One frame of each run of bytes, the same number for all peers before the next.
 bool FrameChannel::stage_some() {
   bool any = false;
-  for (Outgoing& each : outgoing_) {
+  for (Outgoing& each : outgoing()) {
     if (each.staged < each.size) any = stage_frame(each) || any;
   }
   return any;
@@ -412,6 +427,7 @@ void FrameChannel::offer(std::span<const size_t> peers, Part part, uint32_t slot
     const auto span = stopwatch_.in(Activity::checksum);
     seal_frame(frame, header, options_.checksum);
   }
+  due_ = true;
   for (const size_t place : peers) {
     peers_[place].trunk->protocol().offer(header.phase, header.offset, length, slot);
     peers_[place].given[static_cast<size_t>(part)] += length;
@@ -433,9 +449,9 @@ std::vector<size_t> FrameChannel::awaited() const {
 
 // A brief spin where the cores allow it, then growing sleeps. What ends the job is looked for every millisecond, and
 // every slice of the watch what the others are doing.
-void FrameChannel::pause(Watch::Wait& wait, Clock::time_point& idle_since) {
+void FrameChannel::pause(Watch::Wait& wait, FrameTime& idle_since, FrameTime time) {
   const auto span = stopwatch_.in(Activity::idle);
-  const auto idle = Clock::now() - idle_since;
+  const FrameTime idle = time - idle_since;
   if (idle < options_.spin) return;
   const auto nap = std::clamp<std::chrono::nanoseconds>(idle / 4, kShortSleep, kLongSleep);
   std::this_thread::sleep_for(nap);
@@ -443,10 +459,9 @@ void FrameChannel::pause(Watch::Wait& wait, Clock::time_point& idle_since) {
   watch_.check();
   const auto slice = std::chrono::milliseconds(watch_.slice_ms());
   if (idle < slice) return;
-  idle_since = Clock::now() - kCheckEvery;  // the next slice begins; not another spin
+  idle_since = time - kCheckEvery;  // the next slice begins; not another spin
   const std::vector<size_t> ranks = awaited();
   watch_.still_waiting(wait, idle, ranks);
-  const FrameTime time = now();
   for (const size_t rank : ranks) {
     if (watch_.has_left(rank)) watch_.link_lost(rank, "it has left the job");
     // Cables are silent while a peer is stopped or elsewhere; they are lost only if it is here too.

@@ -72,10 +72,10 @@ class FrameChannel final : public Channel {
   // What is given to some peers: a run of the caller's bytes.
   struct Outgoing {
     std::vector<size_t> peers;
-    Part part;
-    const std::byte* base;
-    size_t size;
-    size_t staged;
+    Part part = Part::scatter;
+    const std::byte* base = nullptr;
+    size_t size = 0;
+    size_t staged = 0;
   };
   struct Incoming {
     std::byte* base = nullptr;  // where it goes; null: it is collected
@@ -97,7 +97,7 @@ class FrameChannel final : public Channel {
   void put_away_collected();
   template <typename Done>
   void move_until(Done done);
-  bool move_once();
+  bool move_once(FrameTime& time);
   void look_at_others(FrameTime time);
   bool deliver(Peer& peer, FrameTime time);
   bool stage_some();
@@ -109,7 +109,8 @@ class FrameChannel final : public Channel {
              std::optional<uint32_t> checksum);
   std::byte* slot_at(uint32_t slot) const { return send_slots_ + slot * layout_.slot_bytes; }
   std::vector<size_t> awaited() const;
-  void pause(Watch::Wait& wait, Clock::time_point& idle_since);
+  void pause(Watch::Wait& wait, FrameTime& idle_since, FrameTime time);
+  std::span<Outgoing> outgoing() { return std::span(outgoing_).first(outgoing_count_); }
   [[noreturn]] void fail_with(size_t rank, const FrameFault& fault);
   static FrameTime now() { return Clock::now().time_since_epoch(); }
 
@@ -132,9 +133,12 @@ class FrameChannel final : public Channel {
   Stores stores_ = Stores::cached;
   std::vector<Peer> peers_;
   std::vector<Outgoing> outgoing_;
+  size_t outgoing_count_ = 0;           // of this operation
   std::optional<uint32_t> frame_slot_;  // that frame_for() has handed out
   std::vector<const std::byte*> collected_;
   std::optional<size_t> collected_frame_;  // its number
+  bool due_ = false;                       // something may have to be posted
+  FrameTime look_at_{0};                   // when the protocols want to be looked after next
   uint64_t looks_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "comm/channel.h"
@@ -87,6 +88,12 @@ bool FrameTrunk::post(FrameTime now) {
   }
   tell_suspensions();
   return any;
+}
+
+FrameTime FrameTrunk::look_at() const {
+  const bool refused =
+      std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return !path.to_post.empty(); });
+  return refused ? FrameTime::min() : protocol_.wake_at();
 }
 
 FrameTrunk::Message FrameTrunk::prepare(const FrameProtocol::Post& post) {

@@ -42,6 +42,9 @@ class FrameTrunk {
   // Posts what is due. Whether there was anything.
   bool post(FrameTime now);
 
+  // When to call post() though nothing has happened.
+  FrameTime look_at() const;
+
   const std::byte* payload(const Delivery& delivery) const {
     return receive_slot(delivery.link, delivery.slot) + kFrameHeaderBytes;
   }

@@ -41,10 +41,11 @@ inline size_t lanes_for(size_t bytes, size_t lanes) {
 // Lanes that a rank has when nobody says how many: a thread more pays off only where it has a core.
 inline int default_lanes(int cores, int ranks_on_this_host) { return std::clamp(cores / ranks_on_this_host / 2, 1, 4); }
 
-// The same over cables: one for each cable of the widest trunk, as far as there are cores.
+// The same over cables: one for each cable of the widest trunk, and not less than four, since one thread can neither
+// feed nor reduce what a cable carries; as far as there are cores (bench/sweep lanes).
 inline constexpr int kMaxLanes = 10;  // a device has 10 queue pairs
 inline int default_lanes(int cores, int ranks_on_this_host, int cables) {
-  return std::clamp(std::min(cables, cores / ranks_on_this_host), 1, kMaxLanes);
+  return std::clamp(std::min(std::max(cables, 4), cores / ranks_on_this_host), 1, kMaxLanes);
 }
 
 // What the choice of an algorithm reckons with. Guesses, not promises: they stand in a ratio that puts the border
