@@ -1,5 +1,5 @@
-# trunkline_folder(NAME USES target...): the one target of src/NAME, trunkline_NAME, from the .cc files there, and
-# NAME_test from the *_test.cc files beside them.
+# trunkline_folder(NAME USES target... [WITHOUT regex]): the one target of src/NAME, trunkline_NAME, from the .cc files
+# there (but those that match), and NAME_test from the *_test.cc files beside them.
 set(TRUNKLINE_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=")
 
 add_library(trunkline_options INTERFACE)
@@ -13,8 +13,11 @@ if(TRUNKLINE_SANITIZE)
 endif()
 
 function(trunkline_folder name)
-  cmake_parse_arguments(ARG "" "" "USES;TEST_USES" ${ARGN})
+  cmake_parse_arguments(ARG "" "WITHOUT" "USES;TEST_USES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  if(ARG_WITHOUT)
+    list(FILTER sources EXCLUDE REGEX "${ARG_WITHOUT}")
+  endif()
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$|main\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

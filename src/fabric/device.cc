@@ -172,8 +172,9 @@ Region* RdmaDevice::region(uint32_t lkey) const {
 }
 
 std::deque<RdmaDevice>* rank_devices() {
-  static std::unique_ptr<Segment> segment;
-  static std::deque<RdmaDevice> devices;
+  // Never destroyed: a call that hangs still looks at them when the process ends.
+  static auto& segment = *new std::unique_ptr<Segment>;
+  static auto& devices = *new std::deque<RdmaDevice>;
   static const bool usable = [] {
     int rank = 0;
     const std::string fault = find_rank_and_open(segment, rank);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -64,7 +65,7 @@ TEST_F(TcpMessages, KeepOrderAndSizesThroughPartialWrites) {
       ASSERT_EQ(each.kind, Kind::received);
       ASSERT_EQ(each.id, received % 3);
       ASSERT_EQ(each.bytes, messages[received].size());
-      ASSERT_EQ(std::memcmp(slots[each.id].data(), messages[received].data(), each.bytes), 0);
+      ASSERT_TRUE(std::equal(messages[received].begin(), messages[received].end(), slots[each.id].begin()));
       other_->post_receive(slots[each.id].data(), 50'000, each.id);
       ++received;
     }

@@ -39,6 +39,16 @@ bool is_ipv4_mapped(const ibv_gid& gid) {
   return std::memcmp(gid.raw, kPrefix, sizeof kPrefix) == 0;
 }
 
+// What the port says of its link; 0: nothing that is known.
+double gbps_of(const ibv_port_attr& port) {
+  const int lanes = port.active_width == 1 ? 1 : port.active_width == 2 ? 4 : port.active_width == 4 ? 8 : 0;
+  const double lane = port.active_speed == 1                             ? 2.5
+                      : port.active_speed == 2                           ? 5
+                      : port.active_speed == 4 || port.active_speed == 8 ? 10
+                                                                         : 0;
+  return lanes * lane;
+}
+
 // "fe80::1" needs no more than hexadecimal here.
 std::string text_of(const ibv_gid& gid) {
   std::string text;
@@ -57,7 +67,8 @@ VerbsDevice::VerbsDevice(const VerbsLibrary& library, int rank, std::string name
   try {
     check_port();
     find_gid(patience);
-    const auto [pd, error] = calls_.run("alloc_pd", [this] { return library_.alloc_pd(context_); });
+    const auto [pd, error] =
+        calls_.run("alloc_pd", [call = library_.alloc_pd, context = context_] { return call(context); });
     pd_ = pd;
     if (pd_ == nullptr) {
       fail(
@@ -67,14 +78,14 @@ VerbsDevice::VerbsDevice(const VerbsLibrary& library, int rank, std::string name
           subject_, std::strerror(error));
     }
   } catch (...) {
-    release(*this, "close_device", [this] { return library_.close_device(context_); });
+    release(*this, "close_device", [call = library_.close_device, context = context_] { return call(context); });
     throw;
   }
 }
 
 VerbsDevice::~VerbsDevice() {
-  release(*this, "dealloc_pd", [this] { return library_.dealloc_pd(pd_); });
-  release(*this, "close_device", [this] { return library_.close_device(context_); });
+  release(*this, "dealloc_pd", [call = library_.dealloc_pd, pd = pd_] { return call(pd); });
+  release(*this, "close_device", [call = library_.close_device, context = context_] { return call(context); });
 }
 
 void VerbsDevice::open() {
@@ -115,9 +126,9 @@ void VerbsDevice::check_port() {
   };
   const Port port = calls_
                         .run("query_port",
-                             [this] {
+                             [call = library_.query_port, context = context_] {
                                Port result;
-                               result.error = library_.query_port(context_, kPort, &result.attributes);
+                               result.error = call(context, kPort, &result.attributes);
                                return result;
                              })
                         .value;
@@ -131,11 +142,14 @@ void VerbsDevice::check_port() {
          "enabled, and that the interface is up and no member of a bridge",
          subject_, static_cast<int>(port.attributes.state));
   }
+  if (const double gbps = gbps_of(port.attributes); gbps > 0 && gbps < 80) {
+    spdlog::warn("{}: its link is of {} Gb/s; RDMA between Macs needs Thunderbolt 5, which has 80", subject_, gbps);
+  }
   gids_ = port.attributes.gid_tbl_len > 0 ? std::min(port.attributes.gid_tbl_len, 255) : 16;
   if (library_.query_device == nullptr) return;
-  const auto attributes = calls_.run("query_device", [this] {
+  const auto attributes = calls_.run("query_device", [call = library_.query_device, context = context_] {
     ibv_device_attr result{};
-    if (library_.query_device(context_, &result) != 0) result = {};
+    if (call(context, &result) != 0) result = {};
     return result;
   });
   most_queue_pairs_ = attributes.value.max_qp;
@@ -147,9 +161,9 @@ void VerbsDevice::find_gid(std::chrono::milliseconds patience) {
   for (bool waited = false;; waited = true) {
     std::vector<std::string> seen;
     for (int index = 0; index < gids_; ++index) {
-      const auto entry = calls_.run("query_gid", [this, index] {
+      const auto entry = calls_.run("query_gid", [call = library_.query_gid, context = context_, index] {
         std::pair<int, ibv_gid> result{};
-        result.first = library_.query_gid(context_, kPort, index, &result.second);
+        result.first = call(context, kPort, index, &result.second);
         return result;
       });
       const auto& [error, gid] = entry.value;

@@ -23,7 +23,7 @@ struct VerbsLibrary {
   int (*dealloc_pd)(ibv_pd* pd);
   ibv_mr* (*reg_mr)(ibv_pd* pd, void* address, size_t bytes, int access);
   int (*dereg_mr)(ibv_mr* mr);
-  ibv_cq* (*create_cq)(ibv_context* context, int entries, void* user, ibv_comp_channel* channel, int vector);
+  ibv_cq* (*create_cq)(ibv_context* context, int entries, void* user, struct ibv_comp_channel* channel, int vector);
   int (*destroy_cq)(ibv_cq* cq);
   ibv_qp* (*create_qp)(ibv_pd* pd, ibv_qp_init_attr* attributes);
   int (*destroy_qp)(ibv_qp* qp);

@@ -104,6 +104,14 @@ TEST(Trunks, RefuseADeviceWithoutAnAddress) {
   expect_error(results[0], ErrorKind::peer, {});
 }
 
+TEST(Trunks, SayThatALinkIsSlowerThanThunderbolt5) {
+  Ranks job(two_ranks("", R"([{"ends": ["0.a", "1.a"], "link_gbps": 40}, {"ends": ["0.b", "1.b"]}])"));
+  const auto results = job.run();
+  expect_good(results);
+  EXPECT_EQ(results[0].log,
+            "warning: rank 0: device a: its link is of 40 Gb/s; RDMA between Macs needs Thunderbolt 5, which has 80\n");
+}
+
 TEST(Trunks, RefuseAPortThatIsDown) {
   Ranks job(two_ranks(R"(, "devices": [{"device": "0.rdma_en3", "port_down": true}])"));
   expect_error(job.run()[0], ErrorKind::system, {"rank 0: device rdma_en3: its port is down", "plug in its cable"});
