@@ -34,6 +34,7 @@ struct Config {
 
   std::string devices;        // a file with the matrix of RDMA devices; empty: TCP
   int trunks = 0;             // cables used to each peer; 0: all
+  size_t trunking_from = 0;   // bytes of a message that is cut among lanes, the same on every rank; 0: chosen
   size_t frame_bytes = 0;     // of payload, that one message over a cable carries; 0: chosen
   bool checksum = true;       // of every frame; without it damaged data goes unnoticed
   bool tcp_fallback = false;  // go on over TCP when all cables to a peer are lost, instead of ending the job

@@ -31,6 +31,7 @@ const Settings& Settings::get() {
       .lanes = read({"TRUNKLINE_LANES"}),
       .workers = read({"TRUNKLINE_WORKERS"}),
       .trunks = read({"TRUNKLINE_TRUNKS"}),
+      .trunking_from = read({"TRUNKLINE_TRUNKING_FROM"}),
       .frame_bytes = read({"TRUNKLINE_FRAME_BYTES"}),
       .checksum = read({"TRUNKLINE_CRC"}),
       .tcp_fallback = read({"TRUNKLINE_TCP_FALLBACK"}),

@@ -17,14 +17,15 @@ struct Settings {
   std::optional<std::string> fabric_fd;  // TRUNKLINE_FABRIC_FD: the file that emulated cables lie in
   std::optional<std::string> devices;    // MLX_IBV_DEVICES (JACCL_IBV_DEVICES wins): the file with the device matrix
   // Tuning.
-  std::optional<std::string> lanes;         // TRUNKLINE_LANES: stripes of a message
-  std::optional<std::string> workers;       // TRUNKLINE_WORKERS: pool, per-call, single
-  std::optional<std::string> trunks;        // TRUNKLINE_TRUNKS: cables used to each peer
-  std::optional<std::string> frame_bytes;   // TRUNKLINE_FRAME_BYTES: payload of one message over a cable
-  std::optional<std::string> checksum;      // TRUNKLINE_CRC: on, off
-  std::optional<std::string> tcp_fallback;  // TRUNKLINE_TCP_FALLBACK: on, off
-  std::optional<std::string> timeout;       // TRUNKLINE_TIMEOUT: seconds from the last progress
-  std::optional<std::string> algorithm;     // TRUNKLINE_ALGORITHM: auto, mesh, broadcast, ring
+  std::optional<std::string> lanes;          // TRUNKLINE_LANES: stripes of a message
+  std::optional<std::string> workers;        // TRUNKLINE_WORKERS: pool, per-call, single
+  std::optional<std::string> trunks;         // TRUNKLINE_TRUNKS: cables used to each peer
+  std::optional<std::string> trunking_from;  // TRUNKLINE_TRUNKING_FROM: bytes of a message that lanes share
+  std::optional<std::string> frame_bytes;    // TRUNKLINE_FRAME_BYTES: payload of one message over a cable
+  std::optional<std::string> checksum;       // TRUNKLINE_CRC: on, off
+  std::optional<std::string> tcp_fallback;   // TRUNKLINE_TCP_FALLBACK: on, off
+  std::optional<std::string> timeout;        // TRUNKLINE_TIMEOUT: seconds from the last progress
+  std::optional<std::string> algorithm;      // TRUNKLINE_ALGORITHM: auto, mesh, broadcast, ring
   // Left as the user set them; `trunkline launch` gives ranks the rest.
   std::optional<std::string> openblas_threads;  // OPENBLAS_NUM_THREADS
   std::optional<std::string> omp_threads;       // OMP_NUM_THREADS

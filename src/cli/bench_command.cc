@@ -24,6 +24,7 @@ struct Flags {
   std::optional<Workers> workers;
   std::optional<int> trunks, lanes;
   std::optional<size_t> frame_bytes;
+  std::string trunking_from;
   std::optional<Algorithm> algorithm;
   std::optional<bool> crc;
   std::optional<double> timeout, min_busbw;
@@ -70,6 +71,9 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--lanes", flags.lanes, "Stripes of a message, each with a thread")
       ->check(CLI::Range(1, 10))
       ->type_name("L");
+  app.add_option("--trunking-from", flags.trunking_from, "Messages of so many bytes are cut among the lanes")
+      ->check(size)
+      ->type_name("SIZE");
   app.add_option("--frame-bytes", flags.frame_bytes, "Payload of one message over a cable")
       ->check(CLI::Range(512, 4 << 20))
       ->type_name("BYTES");
@@ -130,6 +134,7 @@ Config config_from(const Flags& flags) {
   if (flags.workers) config.workers = *flags.workers;
   if (flags.trunks) config.trunks = *flags.trunks;
   if (flags.lanes) config.lanes = *flags.lanes;
+  if (!flags.trunking_from.empty()) config.trunking_from = *size_from(flags.trunking_from);
   if (flags.frame_bytes) config.frame_bytes = *flags.frame_bytes;
   if (flags.algorithm) config.algorithm = *flags.algorithm;
   if (flags.crc) config.checksum = *flags.crc;

@@ -63,7 +63,7 @@ std::string bench_header(const Group& group, const BenchOptions& options, const 
                       config.trunks > 0 ? std::to_string(config.trunks) : "all", name_of(config.algorithm),
                       config.checksum ? "on" : "off", options.in_place ? ", in place" : "",
                       options.one_way ? ", one way" : "");
-  if (!cables.empty()) text += "# last columns: bytes that rank 0 sent a message over each cable>rank\n";
+  if (!cables.empty()) text += "# last columns: bytes that rank 0 sent over each cable>rank a call\n";
   text += fmt::format("#\n# {:>12} {:>13} {:>9} {:>7} {:>5} {:>11} {:>11} {:>11} {:>8} {:>8} {:>8}", "size", "count",
                       "type", "redop", "root", "time", "p50", "p99", "algbw", "busbw", "#wrong");
   for (const CableTraffic& cable : cables) text += fmt::format(" {:>11}", fmt::format("{}>{}", cable.id, cable.peer));

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -80,14 +79,15 @@ BenchResult BenchRun::measure(size_t bytes) {
   result.bus_bytes_s = result.algorithm_bytes_s * bus_factor(options_.collective, group_.size());
   const double messages = messages_a_call() * options_.iterations;
   result.cpu_us = cpu / messages;
-  const auto a_message = [&](uint64_t end, uint64_t begin) {
-    return static_cast<uint64_t>(std::ceil(static_cast<double>(end - begin) / messages));
+  const auto a_call = [&](uint64_t end, uint64_t begin) {
+    const auto calls = static_cast<uint64_t>(options_.iterations);
+    return (end - begin + calls - 1) / calls;
   };
   for (size_t i = 0; i < after.size(); ++i) {
     const bool known = i < before.size() && before[i].id == after[i].id && before[i].peer == after[i].peer;
     const CableTraffic start = known ? before[i] : CableTraffic();
-    result.cables.push_back({after[i].id, after[i].peer, a_message(after[i].bytes_sent, start.bytes_sent),
-                             a_message(after[i].bytes_received, start.bytes_received)});
+    result.cables.push_back({after[i].id, after[i].peer, a_call(after[i].bytes_sent, start.bytes_sent),
+                             a_call(after[i].bytes_received, start.bytes_received)});
   }
   if (options_.profile && message.bytes > 0) {
     result.parts = parts_of_all(message, profile, seconds_to_copy(message.bytes));

@@ -35,7 +35,7 @@ struct NsPerKib {
 struct CableBytes {
   std::string id;
   int peer = 0;
-  uint64_t sent = 0, received = 0;  // a message
+  uint64_t sent = 0, received = 0;  // a call
 };
 
 struct BenchResult {

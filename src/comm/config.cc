@@ -13,6 +13,7 @@ constexpr long kMaxRanks = 1024;
 constexpr long kMaxLanes = 10;
 constexpr long kMaxTimeoutSeconds = 7 * 24 * 3600;
 constexpr long kMaxTrunks = 64;
+constexpr long kMaxTrunkingFrom = 1 << 30;
 constexpr long kMinFrameBytes = 512, kMaxFrameBytes = 4 << 20;
 
 template <typename T>
@@ -53,6 +54,10 @@ Config Config::from_env() {
   if (settings.workers) config.workers = choose("TRUNKLINE_WORKERS", *settings.workers, kWorkers);
   if (settings.trunks)
     config.trunks = static_cast<int>(to_integer("TRUNKLINE_TRUNKS", *settings.trunks, 1, kMaxTrunks));
+  if (settings.trunking_from) {
+    config.trunking_from =
+        static_cast<size_t>(to_integer("TRUNKLINE_TRUNKING_FROM", *settings.trunking_from, 1, kMaxTrunkingFrom));
+  }
   if (settings.frame_bytes) {
     config.frame_bytes =
         static_cast<size_t>(to_integer("TRUNKLINE_FRAME_BYTES", *settings.frame_bytes, kMinFrameBytes, kMaxFrameBytes));

@@ -4,6 +4,7 @@ namespace trunkline {
 
 Job::Job(const Config& config, Paths paths, Connections connections)
     : algorithm_(config.algorithm),
+      trunking_from_(config.trunking_from != 0 ? config.trunking_from : kSmallMessage),
       paths_(std::move(paths)),
       watch_(static_cast<size_t>(config.rank), std::move(connections.members), std::move(connections.control),
              config.timeout),
@@ -19,7 +20,7 @@ Job::~Job() {
 void Job::run(const Operation& operation, const Team& team, size_t bytes,
               const std::function<void(Channel&, const Share&)>& f) {
   watch_.begin(operation, team);
-  const size_t count = lanes_for(bytes, lanes_.size());
+  const size_t count = lanes_for(bytes, lanes_.size(), trunking_from_);
   lanes_.run(count, [&](Channel& channel, size_t lane) { f(channel, {lane, count}); });
   watch_.end();
 }

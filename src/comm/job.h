@@ -48,6 +48,7 @@ class Job {
   Job(const Config& config, Paths paths, Connections connections);
 
   const Algorithm algorithm_;
+  const size_t trunking_from_;
   const Paths paths_;
   Watch watch_;
   Lanes lanes_;

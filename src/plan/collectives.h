@@ -11,7 +11,7 @@ namespace trunkline {
 
 // Stripes and blocks are cut in such units: the largest message that RDMA over Thunderbolt sends in one piece.
 inline constexpr size_t kMessageUnit = 4096;
-// A message below this size is one stripe.
+// A message below this size is one stripe, unless another size is asked for.
 inline constexpr size_t kSmallMessage = 32 * 1024;
 // What a lane sends or receives at a time.
 inline constexpr size_t kFrameBytes = 256 * 1024;
@@ -33,8 +33,8 @@ inline Range part_of(size_t bytes, size_t count, size_t index, size_t unit = kMe
 }
 
 // How many lanes share a message.
-inline size_t lanes_for(size_t bytes, size_t lanes) {
-  if (bytes < kSmallMessage) return 1;
+inline size_t lanes_for(size_t bytes, size_t lanes, size_t trunking_from = kSmallMessage) {
+  if (bytes < trunking_from) return 1;
   return std::min(lanes, (bytes + kMessageUnit - 1) / kMessageUnit);
 }
 

@@ -26,6 +26,8 @@ TEST(Collectives, ASmallMessageIsOneStripe) {
   EXPECT_EQ(lanes_for(kSmallMessage - 1, 4), 1u);
   EXPECT_EQ(lanes_for(kSmallMessage, 4), 4u);
   EXPECT_EQ(lanes_for(kSmallMessage, 10), 8u);
+  EXPECT_EQ(lanes_for(8192, 4, 8192), 2u);
+  EXPECT_EQ(lanes_for(kSmallMessage, 4, 1 << 20), 1u);
 }
 
 TEST(Collectives, LanesNeedCores) {
