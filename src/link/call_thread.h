@@ -32,10 +32,16 @@ class CallThread {
   CallThread& operator=(const CallThread&) = delete;
 
   // Throws Error(system) naming the call if it does not return in time, and from then on for every other. `call` may
-  // outlive that, so it owns what it uses, and returns something. Any thread; one call at a time.
+  // outlive that, so it owns what it uses, and returns something. Any thread; one call at a time. One that is made from
+  // within another is a part of it.
   template <typename Call>
   auto run(const char* name, Call call) {
     using Value = std::invoke_result_t<Call>;
+    if (std::this_thread::get_id() == thread_.get_id()) {
+      errno = 0;
+      Value value = call();
+      return Outcome<Value>{std::move(value), errno};
+    }
     auto promise = std::make_shared<std::promise<Outcome<Value>>>();
     auto future = promise->get_future();
     const std::lock_guard lock(one_at_a_time_);

@@ -59,7 +59,7 @@ struct Probe {
   int answers = 0;  // sent since it has heard
   Clock::time_point next = Clock::now();
 
-  bool finished() const { return hopeless || !link->fault().empty() || (heard && answered && answers >= kAnswers); }
+  bool finished() const { return hopeless || (heard && answered && answers >= kAnswers); }
   std::byte* outgoing() const { return memory + receives * kSlot; }
 };
 
@@ -199,6 +199,7 @@ void Prover::round(const Cabling& partners, std::chrono::milliseconds patience) 
       if (probe.finished()) continue;
       listen(probe);
       if (!probe.sending && Clock::now() >= probe.next) speak(probe);
+      if (!probe.link->fault().empty()) fail(ErrorKind::system, "{}; unplug and plug it", probe.link->fault());
       finished = finished && probe.finished();
     }
     if (finished || end.expired()) break;

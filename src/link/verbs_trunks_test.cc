@@ -151,6 +151,8 @@ TEST(Trunks, TellWhatADeviceRefuses) {
       {"create_qp", EBUSY, {"has no queue pair left", "free after a reboot"}},
       {"create_qp", EPERM, {"makes no queue pair: Operation not permitted"}},
       {"modify_qp", EINVAL, {"a new queue pair cannot be initialized: Invalid argument"}},
+      {"post_send", EINVAL, {"cable rdma_en2: a send is refused: Invalid argument; unplug and plug it"}},
+      {"poll_cq", EIO, {"its completions cannot be read: Input/output error"}},
       {"post_recv", EINVAL, {"took 0 of 32 receives", "Invalid argument"}},
   };
   for (const Case& each : cases) {
@@ -210,6 +212,27 @@ TEST(Trunks, RefuseOptionsThatDiffer) {
     options.matrix = {{{}, {"rdma_en2", "rdma_en3"}}, {{"rdma_en2"}, {}}};
   });
   for (const auto& each : uneven.run()) expect_error(each, ErrorKind::input, {"device matrix: row 0, column 1"});
+}
+
+// As in a program that makes one group after another.
+TEST(Trunks, LeaveNothingBehind) {
+  Ranks job(two_ranks(R"(, "limits": {"queue_pairs": 3, "memory_regions": 3})"));
+  expect_good(job.run([&](int rank, auto& lanes, auto& tell) {
+    for (int i = 0; i < 30; ++i) {
+      lanes.clear();
+      tell({"", ""});
+      TrunkOptions options;
+      options.rank = rank;
+      options.matrix = {{{}, {"rdma_en2", "rdma_en3"}}, {{"rdma_en2", "rdma_en3"}, {}}};
+      options.lanes = 3;
+      options.slot_bytes = 8192;
+      options.receives = options.sends = 32;
+      options.extra_bytes = 16384;
+      options.library = TRUNKLINE_BINARY_DIR "/fabric/libibverbs.so.1";
+      lanes = connect_trunks(options, tell);
+      exchange_names(rank, lanes, tell);
+    }
+  }));
 }
 
 // What a queue pair reports in use: one receive that fails is told, an end of the queue pair is the link's.
