@@ -285,32 +285,39 @@ void FrameChannel::close() {
 template <typename Done>
 void FrameChannel::move_until(Done done) {
   Watch::Wait wait;
-  std::optional<FrameTime> idle_since;
+  FrameTime moved_at = now(), data_at = moved_at;
   while (!done()) {
     const Stopwatch::Mark before = stopwatch_.mark();
     FrameTime time;
-    if (move_once(time)) {
+    const Moved moved = move_once(time);
+    if (moved == Moved::data) {
       wait = {};
-      idle_since.reset();
+      data_at = time;
       watch_.advance();
+    } else if (time - data_at >= std::chrono::milliseconds(watch_.slice_ms())) {
+      still_waiting(wait, time - data_at, time);
+      data_at = time;
+    }
+    if (moved != Moved::nothing) {
+      moved_at = time;
     } else {
-      if (!idle_since) idle_since = time;
       stopwatch_.was_idle_since(before);
-      pause(wait, *idle_since, time);
+      pause(time - moved_at);
     }
   }
 }
 
-// Looks after everything once. `time`: when it did. Whether anything moved.
-bool FrameChannel::move_once(FrameTime& time) {
-  const bool staged = stage_some();
+// Looks after everything once. `time`: when it did.
+FrameChannel::Moved FrameChannel::move_once(FrameTime& time) {
+  bool data = stage_some();
   time = now();
-  bool moved = staged;
+  bool moved = data;
   for (Peer& peer : peers_) {
     if (peer.trunk == nullptr) continue;
     moved = peer.trunk->poll(time) || moved;
-    moved = deliver(peer, time) || moved;
+    data = deliver(peer, time) || data;
   }
+  moved = moved || data;
   // With nothing new, nothing is to be posted before the protocols say so.
   if (moved || due_ || time >= look_at_) {
     due_ = false;
@@ -328,7 +335,7 @@ bool FrameChannel::move_once(FrameTime& time) {
     }
   }
   if (++looks_ % 64 == 0) look_at_others(time);
-  return moved;
+  return data ? Moved::data : moved ? Moved::credits : Moved::nothing;
 }
 
 // Ranks that take no part in this operation may still wait for answers.
@@ -447,21 +454,19 @@ std::vector<size_t> FrameChannel::awaited() const {
   return ranks;
 }
 
-// A brief spin where the cores allow it, then growing sleeps. What ends the job is looked for every millisecond, and
-// every slice of the watch what the others are doing.
-void FrameChannel::pause(Watch::Wait& wait, FrameTime& idle_since, FrameTime time) {
+// A brief spin where the cores allow it, then growing sleeps. What ends the job is looked for from the first
+// millisecond on.
+void FrameChannel::pause(FrameTime idle) {
   const auto span = stopwatch_.in(Activity::idle);
-  const FrameTime idle = time - idle_since;
   if (idle < options_.spin) return;
-  const auto nap = std::clamp<std::chrono::nanoseconds>(idle / 4, kShortSleep, kLongSleep);
-  std::this_thread::sleep_for(nap);
-  if (idle < kCheckEvery) return;
-  watch_.check();
-  const auto slice = std::chrono::milliseconds(watch_.slice_ms());
-  if (idle < slice) return;
-  idle_since = time - kCheckEvery;  // the next slice begins; not another spin
+  std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(idle / 4, kShortSleep, kLongSleep));
+  if (idle >= kCheckEvery) watch_.check();
+}
+
+// No data has moved for a slice of the watch.
+void FrameChannel::still_waiting(Watch::Wait& wait, FrameTime waited, FrameTime time) {
   const std::vector<size_t> ranks = awaited();
-  watch_.still_waiting(wait, idle, ranks);
+  watch_.still_waiting(wait, waited, ranks);
   for (const size_t rank : ranks) {
     if (watch_.has_left(rank)) watch_.link_lost(rank, "it has left the job");
     // Cables are silent while a peer is stopped or elsewhere; they are lost only if it is here too.

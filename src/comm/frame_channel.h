@@ -97,7 +97,9 @@ class FrameChannel final : public Channel {
   void put_away_collected();
   template <typename Done>
   void move_until(Done done);
-  bool move_once(FrameTime& time);
+  // Credit messages move without anyone getting on: a peer's keeper answers while the peer is elsewhere.
+  enum class Moved { nothing, credits, data };
+  Moved move_once(FrameTime& time);
   void look_at_others(FrameTime time);
   bool deliver(Peer& peer, FrameTime time);
   bool stage_some();
@@ -109,7 +111,8 @@ class FrameChannel final : public Channel {
              std::optional<uint32_t> checksum);
   std::byte* slot_at(uint32_t slot) const { return send_slots_ + slot * layout_.slot_bytes; }
   std::vector<size_t> awaited() const;
-  void pause(Watch::Wait& wait, FrameTime& idle_since, FrameTime time);
+  void pause(FrameTime idle);
+  void still_waiting(Watch::Wait& wait, FrameTime waited, FrameTime time);
   std::span<Outgoing> outgoing() { return std::span(outgoing_).first(outgoing_count_); }
   [[noreturn]] void fail_with(size_t rank, const FrameFault& fault);
   static FrameTime now() { return Clock::now().time_since_epoch(); }

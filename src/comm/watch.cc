@@ -11,6 +11,8 @@ using std::chrono::nanoseconds;
 constexpr milliseconds kSlice{1000};
 // An answer older than this, though asked for every second, means that the rank's process does not run.
 constexpr milliseconds kAnswerPatience{3000};
+// One older than this says nothing of what a rank does now.
+constexpr milliseconds kPresence{1500};
 // For a lost data connection, the news of its cause may take this long.
 constexpr milliseconds kReasonPatience{2000};
 constexpr milliseconds kReasonSlice{20};
@@ -104,13 +106,12 @@ void Watch::link_lost(size_t peer, const std::string& how) {
 bool Watch::is_in_current_operation(size_t peer) {
   const std::lock_guard lock(mutex_);
   const Peer& each = peers_[peer];
-  return current_ && each.answered && Clock::now() - *each.answered < kAnswerPatience &&
-         each.operation == key(*current_);
+  return current_ && each.answered && Clock::now() - *each.answered < kPresence && each.operation == key(*current_);
 }
 
 // The same for all ranks that take part.
 std::string Watch::key(const Operation& operation) {
-  return fmt::format("{}{}", operation.pairwise() ? "transfer " : "operation ", operation.number);
+  return fmt::format("{}{} {}", operation.pairwise() ? "transfer " : "operation ", operation.group, operation.number);
 }
 
 std::string Watch::status() {
