@@ -104,5 +104,10 @@ def spec(count, more=""):
 def table(rows):
     """Rows of texts as aligned columns, the first row a head."""
     widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(str(cell).rjust(width) for cell, width in zip(row, widths)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
+
+    def line(row):
+        first, *rest = map(str, row)
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:])]
+        return "  ".join([first.ljust(widths[0]), *cells]).rstrip()
+
+    return "\n".join(map(line, rows))

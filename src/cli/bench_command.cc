@@ -152,7 +152,7 @@ class JsonLines {
   }
   void write(const nlohmann::ordered_json& line) {
     if (path_.empty()) return;
-    file_ << line.dump() << std::endl;
+    file_ << line.dump() << '\n' << std::flush;
     require();
   }
 

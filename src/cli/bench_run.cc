@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -145,7 +146,7 @@ std::vector<double> BenchRun::time_calls(const Message& message) {
 std::vector<double> BenchRun::slowest(const std::vector<double>& own) {
   const size_t count = own.size();
   std::vector<uint64_t> mine(count), all(count * size_);
-  std::ranges::transform(own, mine.begin(), [](double us) { return static_cast<uint64_t>(us * 1e3 + 0.5); });
+  std::ranges::transform(own, mine.begin(), [](double us) { return static_cast<uint64_t>(std::llround(us * 1e3)); });
   group_.all_gather(mine.data(), all.data(), count, Dtype::u64);
   const auto total = [&](size_t rank) {
     const auto first = all.begin() + static_cast<ptrdiff_t>(rank * count);

@@ -87,7 +87,7 @@ class Stopwatch {
 
   std::atomic<bool> on_{false};
   uint8_t current_ = kNothing;
-  Clock::time_point since_{};
+  Clock::time_point since_;
   std::array<std::atomic<uint64_t>, kActivities> totals_{};
 };
 
