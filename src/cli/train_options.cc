@@ -40,8 +40,10 @@ std::optional<Dtype> weight_dtype(const OptionSource& source) {
 }
 
 Algorithm algorithm(const OptionSource& source) {
-  const std::string name = source.one_of({"auto", "mesh", "broadcast"});
-  return name == "mesh" ? Algorithm::mesh : name == "broadcast" ? Algorithm::broadcast : Algorithm::automatic;
+  const std::string name = source.one_of({"auto", "mesh", "broadcast", "ring"});
+  if (name == "mesh") return Algorithm::mesh;
+  if (name == "broadcast") return Algorithm::broadcast;
+  return name == "ring" ? Algorithm::ring : Algorithm::automatic;
 }
 
 // A batch limit: -1 for all.
@@ -130,7 +132,7 @@ const std::vector<Option>& all_options() {
       {"timeout", "SECONDS", "How long a rank may make no progress, 60",
        [](Draft& d, S s) { d.options.timeout = s.number(0.001, 604800); }},
       {"lanes", "N", "Connections to each other rank", [](Draft& d, S s) { d.options.lanes = s.integer(1, 10); }},
-      {"algorithm", "NAME", "Of the sums over ranks: auto, mesh, broadcast",
+      {"algorithm", "NAME", "Of the sums over ranks: auto, mesh, broadcast, ring",
        [](Draft& d, S s) { d.options.algorithm = algorithm(s); }},
   };
   return all;

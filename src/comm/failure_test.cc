@@ -395,6 +395,18 @@ TEST(Failure, WaitingAndIdlingUseNoProcessorTime) {
   EXPECT_THAT(errors, Each(Field(&Thrown::text, "")));
 }
 
+TEST(Failure, ASettingThatCanNeverWorkIsRefused) {
+  Config config;
+  config.frame_bytes = 1000;
+  try {
+    Group::connect(config);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::input);
+    EXPECT_THAT(error.what(), HasSubstr("frames of 1000 bytes: it must be a multiple of 64"));
+  }
+}
+
 TEST(Failure, CallsThatCanNeverWorkAreRefusedAtOnce) {
   const auto errors = run_threads(2, [](Group& group) {
     float data[8] = {};

@@ -22,6 +22,9 @@ void check(const Config& config) {
     fail(ErrorKind::input, "{} lanes with workers \"single\": one thread drives one lane, over all cables",
          config.lanes);
   }
+  if (config.frame_bytes % 64 != 0) {
+    fail(ErrorKind::input, "frames of {} bytes: it must be a multiple of 64", config.frame_bytes);
+  }
   if (config.timeout <= config.timeout.zero()) fail(ErrorKind::input, "a timeout of {} ms", config.timeout.count());
 }
 
