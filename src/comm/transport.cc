@@ -157,6 +157,7 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
   trunks.sends = kSends;
   trunks.extra_bytes = layout.bytes() + spare_bytes;
   trunks.timeout = config.timeout;
+  trunks.on_hang = [&watch](const std::string& why) { watch.fail_job(Error(ErrorKind::system, why)); };
   std::vector<LaneTrunks> lanes = connect_trunks(trunks, [&](const std::vector<std::string>& texts) {
     return exchange(texts, connections.lanes[0], rank, watch, config.timeout);
   });

@@ -7,6 +7,10 @@
 
 namespace trunkline {
 
+std::string hang_text(const std::string& subject, const char* call) {
+  return fmt::format("{} hangs in {}: unplug and plug its cable; if that does not help, reboot", subject, call);
+}
+
 struct CallThread::Queue {
   std::mutex mutex;
   std::condition_variable changed;
@@ -57,8 +61,7 @@ void CallThread::submit(const char* name, std::function<void()> task) {
 
 void CallThread::give_up(const char* name) {
   if (hangs_in_ == nullptr) hangs_in_ = name;
-  fail(ErrorKind::system, "{} hangs in {}: unplug and plug its cable; if that does not help, reboot", subject_,
-       hangs_in_.load());
+  fail(ErrorKind::system, "{}", hang_text(subject_, hangs_in_));
 }
 
 }  // namespace trunkline

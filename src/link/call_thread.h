@@ -16,6 +16,9 @@
 
 namespace trunkline {
 
+// What is said of a call that does not return.
+std::string hang_text(const std::string& subject, const char* call);
+
 class CallThread {
  public:
   template <typename Value>

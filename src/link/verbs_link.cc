@@ -54,7 +54,11 @@ bool ends_queue_pair(ibv_wc_status status, bool receive) { return !receive || st
 
 VerbsLink::VerbsLink(std::shared_ptr<VerbsDevice> device, std::shared_ptr<VerbsRegion> region, size_t receives,
                      size_t sends)
-    : device_(std::move(device)), region_(std::move(region)), name_(device_->name()), key_(region_->key()) {
+    : caller_(std::make_shared<CallWatch::Caller>(device->subject())),
+      device_(std::move(device)),
+      region_(std::move(region)),
+      name_(device_->name()),
+      key_(region_->key()) {
   const size_t most = device_->most_work_requests() > 0 ? static_cast<size_t>(device_->most_work_requests()) : 4095;
   try {
     create(std::min(receives, most), std::min(sends, most));
@@ -75,6 +79,11 @@ VerbsLink::VerbsLink(std::shared_ptr<VerbsDevice> device, std::shared_ptr<VerbsR
 }
 
 VerbsLink::~VerbsLink() { destroy(); }
+
+void VerbsLink::be_watched(std::shared_ptr<CallWatch> watch) {
+  watch_ = std::move(watch);
+  caller_ = watch_->add(device_->subject());
+}
 
 void VerbsLink::create(size_t receives, size_t sends) {
   const auto made = device_->calls().run(
@@ -185,14 +194,22 @@ bool VerbsLink::post_send(const std::byte* message, uint32_t bytes, uint64_t id)
   request.opcode = IBV_WR_SEND;
   request.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
-  const int error = error_of(ibv_post_send(qp_, &request, &bad));
+  int error = 0;
+  {
+    const CallWatch::Caller::Call call(*caller_, "post_send");
+    error = error_of(ibv_post_send(qp_, &request, &bad));
+  }
   if (error != 0 && !is_full(error)) give_up(fmt::format("a send is refused: {}", std::strerror(error)));
   if (error == 0) sending_.push(id);
   return error == 0;
 }
 
 int VerbsLink::try_receive(std::byte* slot, uint32_t bytes, uint64_t id) {
-  const int error = trunkline::post_receive(qp_, key_, slot, bytes, id);
+  int error = 0;
+  {
+    const CallWatch::Caller::Call call(*caller_, "post_recv");
+    error = trunkline::post_receive(qp_, key_, slot, bytes, id);
+  }
   if (error != 0 && !is_full(error)) give_up(fmt::format("a receive is refused: {}", std::strerror(error)));
   return error;
 }
@@ -211,7 +228,11 @@ size_t VerbsLink::poll(std::span<MessageCompletion> completions) {
     return told;
   }
   std::array<ibv_wc, 32> taken;
-  const int count = ibv_poll_cq(cq_, static_cast<int>(std::min(taken.size(), completions.size())), taken.data());
+  int count = 0;
+  {
+    const CallWatch::Caller::Call call(*caller_, "poll_cq");
+    count = ibv_poll_cq(cq_, static_cast<int>(std::min(taken.size(), completions.size())), taken.data());
+  }
   if (count < 0) {
     give_up(fmt::format("its completions cannot be read: {}", std::strerror(error_of(count))));
     silent_ = true;

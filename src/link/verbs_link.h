@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "link/call_watch.h"
 #include "link/message_link.h"
 #include "link/ring.h"
 #include "link/verbs_device.h"
@@ -37,6 +38,8 @@ class VerbsLink final : public MessageLink {
 
   size_t sends() const { return sends_; }
   void set_name(std::string name) { name_ = std::move(name); }
+  // From now on, for what follows.
+  void be_watched(std::shared_ptr<CallWatch> watch);
 
   const std::string& name() const override { return name_; }
   const std::string& fault() const override { return fault_; }
@@ -57,6 +60,8 @@ class VerbsLink final : public MessageLink {
     uint64_t id;
   };
 
+  std::shared_ptr<CallWatch> watch_;
+  std::shared_ptr<CallWatch::Caller> caller_;
   std::shared_ptr<VerbsDevice> device_;
   std::shared_ptr<VerbsRegion> region_;
   std::string name_, fault_;

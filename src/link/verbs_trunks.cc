@@ -43,7 +43,7 @@ class Setup {
   void exchange_gids();
   void order_cables(const ProvenCables& proven);
   std::vector<LaneTrunks> make_lanes(const std::vector<DeviceDepth>& depths);
-  void connect(std::vector<LaneTrunks>& lanes);
+  void connect();
 
   struct Link {
     VerbsLink* verbs;
@@ -66,7 +66,7 @@ std::vector<LaneTrunks> Setup::run() {
   const ProvenCables proven = prove_cables(options_, ports_, devices_, exchange_);
   order_cables(proven);
   std::vector<LaneTrunks> lanes = make_lanes(proven.depths);
-  connect(lanes);
+  connect();
   return lanes;
 }
 
@@ -184,7 +184,7 @@ std::vector<LaneTrunks> Setup::make_lanes(const std::vector<DeviceDepth>& depths
   return lanes;
 }
 
-void Setup::connect(std::vector<LaneTrunks>& lanes) {
+void Setup::connect() {
   std::vector<std::string> out(ports_.ranks());
   for (size_t peer = 0; peer < ports_.ranks(); ++peer) {
     Encoder encoder;
@@ -221,7 +221,10 @@ void Setup::connect(std::vector<LaneTrunks>& lanes) {
     Decoder decoder(said[peer]);
     for (const Link& link : links_[peer]) link.trunk->peer_receives = decoder.get<uint64_t>();
   }
-  static_cast<void>(lanes);
+  const auto watch = std::make_shared<CallWatch>(options_.on_hang);
+  for (const auto& trunk : links_) {
+    for (const Link& link : trunk) link.verbs->be_watched(watch);
+  }
 }
 
 }  // namespace

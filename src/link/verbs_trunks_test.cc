@@ -184,6 +184,44 @@ TEST(Trunks, GiveUpADeviceThatHangs) {
   }
 }
 
+TEST(Trunks, EndTheProcessWhenADeviceHangsInTheCourseOfTheJob) {
+  const std::string calls[] = {"post_send", "poll_cq"};
+  int told[2][2];
+  std::deque<Ranks> jobs;
+  for (size_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(::pipe(told[i]), 0);
+    jobs.emplace_back(
+        two_ranks(
+            fmt::format(R"(, "devices": [{{"device": "0.rdma_en3", "hangs": ["{}"], "hangs_at_ms": 600}}])", calls[i])),
+        [&, i](int, TrunkOptions& options) {
+          options.on_hang = [&, i](const std::string& text) {
+            REQUIRE(::write(told[i][1], text.data(), text.size()) > 0);
+          };
+        });
+    jobs.back().start([](int rank, auto& lanes, auto&) {
+      const auto end = std::chrono::steady_clock::now() + (rank == 0 ? 20s : 10ms);
+      while (std::chrono::steady_clock::now() < end) {
+        MessageCompletion completions[8];
+        for (TrunkLink& each : lanes[0].trunks[1 - rank]) {
+          each.link->post_send(lanes[0].slab.data(), 8, 0);
+          each.link->poll(completions);
+        }
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(jobs[i].finish()[0].code, 1);
+    char text[200] = {};
+    EXPECT_GT(::read(told[i][0], text, sizeof text - 1), 0);
+    EXPECT_EQ(text,
+              fmt::format("rank 0: device rdma_en3 hangs in {}: unplug and plug its cable; if that does not help, "
+                          "reboot",
+                          calls[i]));
+    for (const int fd : told[i]) ::close(fd);
+  }
+}
+
 TEST(Trunks, AreLeftThoughADeviceHangsThen) {
   Ranks job(two_ranks(R"(, "devices": [{"device": "0.rdma_en2", "hangs": ["destroy_qp"], "hangs_at_ms": 700}])"),
             [](int, TrunkOptions& options) { options.timeout = 400ms; });
