@@ -1,11 +1,11 @@
 // What a person is told of cables: once a cable, however many lanes notice.
 #pragma once
 
-#include <spdlog/spdlog.h>
-
 #include <map>
 #include <mutex>
 #include <string>
+
+#include "base/log.h"
 
 namespace trunkline {
 
