@@ -178,7 +178,12 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
 Channels make_channels(const Config& config, Connections connections, Watch& watch) {
   const auto spin = spin_for(watch.members(), config.rank, connections.lanes.size());
   if (config.devices.empty() || config.size == 1) return make_streams(config, std::move(connections), watch, spin);
-  return make_trunks(config, matrix_of(config), std::move(connections), watch, spin);
+  try {
+    return make_trunks(config, matrix_of(config), std::move(connections), watch, spin);
+  } catch (const std::exception& error) {
+    watch.fail_job(error);  // the others wait for this rank in the exchange, and are told why
+    throw;
+  }
 }
 
 }  // namespace trunkline
