@@ -73,6 +73,7 @@ BenchResult BenchRun::measure(size_t bytes) {
   const std::vector<double> own = time_calls(message);
   const double cpu = cpu_us() - cpu_before;
   const Profile profile = options_.profile ? group_.profile() : Profile();
+  group_.barrier();  // whoever has all that it gets may not have sent all that it gives
   const std::vector<CableTraffic> after = group_.cables();
 
   result.us = times_of(slowest(own));
