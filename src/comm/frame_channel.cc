@@ -496,6 +496,7 @@ bool FrameChannel::serve() {
   bool work = false;
   for (const auto& trunk : trunks_) {
     if (trunk == nullptr) continue;
+    trunk->protocol().excuse(time);  // nobody waits for that peer: should it be silent, that is no loss
     const bool came = trunk->poll(time);
     const bool went = trunk->post(time);
     work = came || went || !trunk->protocol().quiet() || work;

@@ -30,6 +30,7 @@ FrameProtocol::FrameProtocol(const Options& options)
       fail(ErrorKind::unsupported, "{} receives a link, of which {} are kept for credit messages: at least 3 more",
            each.peer_receives, options.credit_reserve);
     }
+    begun_at_.push_back(0);
     spare_.push_back(std::max<int64_t>(1, free / 8));
   }
 }
@@ -45,6 +46,8 @@ void FrameProtocol::begin(const FrameOperation& own, const FrameOperation& expec
   own_ = own;
   std::copy(gives.begin(), gives.end(), gives_.begin());
   std::copy(gets.begin(), gets.end(), gets_.begin());
+  told_ = std::any_of(gives.begin(), gives.end(), [](uint64_t bytes) { return bytes > 0; });
+  for (size_t i = 0; i < links_.size(); ++i) begun_at_[i] = links_[i].next_place();
   heard_at_ = now;
   ask_interval_ = options_.times.replay_floor;
   ask_at_ = now + ask_interval_;
@@ -170,7 +173,11 @@ void FrameProtocol::take_credit(size_t link, const Frame& frame, FrameTime now) 
   ask_at_ = now + ask_interval_;
 
   bool possible = true;
-  for (size_t i = 0; i < links_.size(); ++i) possible = links_[i].learn(credit.links[i]) && possible;
+  told_ = told_ || credit.sequence > sequence_;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    possible = links_[i].learn(credit.links[i]) && possible;
+    told_ = told_ || credit.links[i].heard > begun_at_[i];
+  }
   peer_began(credit.sequence);
   check_peer_operation();
   for (size_t i = 0; i < credit.stream_count; ++i) {

@@ -71,9 +71,9 @@ class FrameProtocol {
   std::optional<uint32_t> released() { return sender_.released(); }
   std::optional<Delivery> next_delivery() { return receiver_.next_delivery(); }
 
-  // All that this rank has given is known to have come. At the end of a job each rank goes on until the other has said
-  // so, elsewhere.
-  bool quiet() const { return sender_.unnamed() == 0; }
+  // All that this rank has given is known to have come, and the peer to know of its last operation: it needs nothing
+  // more. At the end of a job each rank goes on until it is.
+  bool quiet() const { return sender_.unnamed() == 0 && told_; }
   // Does at once what could wait for a while, because nobody will call for some time.
   void flush() { report_now_ = report_now_ || report_at_.has_value(); }
 
@@ -164,7 +164,9 @@ class FrameProtocol {
   uint64_t sequence_ = 0;  // operations begun
   FrameOperation own_;
   std::array<uint64_t, kFramePhases> gives_{}, gets_{};
-  uint64_t peer_began_ = 0;  // operations that the peer is known to have begun
+  bool told_ = true;                // the peer knows that it was begun, or will know once it has all frames of it
+  std::vector<uint64_t> begun_at_;  // of the first message on each link that tells so
+  uint64_t peer_began_ = 0;         // operations that the peer is known to have begun
   Peer peer_;
 
   bool report_now_ = false;             // a credit message is due
