@@ -64,12 +64,6 @@ class FrameLink {
   double seconds_for(size_t bytes, double usual) const {
     return static_cast<double>(queued_bytes_ + bytes) * (seconds_per_byte_ > 0 ? seconds_per_byte_ : usual);
   }
-  // Whether so much waits in front of a message that it is better kept back: what comes to be sent meanwhile may be
-  // more urgent, and the last frames of a message should not queue behind each other.
-  bool is_deep() const {
-    return sends_.end() - sends_.begin() >= kShallow &&
-           static_cast<double>(queued_bytes_) * seconds_per_byte_ > kMostQueuedSeconds;
-  }
   double seconds_per_byte() const { return seconds_per_byte_; }
 
   // --- learning what became of it
@@ -99,8 +93,6 @@ class FrameLink {
 
  private:
   static constexpr int kStrikes = 3;
-  static constexpr uint64_t kShallow = 3;  // messages: fewer never wait
-  static constexpr double kMostQueuedSeconds = 600e-6;
 
   // Whether a message that was sent then has waited too long: the replay time, and the peer has been heard since, or
   // not for so long that its answers may be lost. A peer that only waits for a core has lost nothing.

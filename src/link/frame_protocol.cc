@@ -319,7 +319,7 @@ std::optional<FrameProtocol::Post> FrameProtocol::next_data(FrameTime now) {
 }
 
 // The link that will have moved the frame first, among those with a credit for it; the home link unless another one is
-// sooner by more than two frames. None if that link's queue is full or deep for the moment.
+// sooner by more than two frames. None if that link's queue is full for the moment.
 std::optional<size_t> FrameProtocol::link_for(FrameSender::Leaves leaves, size_t bytes) const {
   const double usual = links_[options_.home].seconds_per_byte();
   std::optional<size_t> best;
@@ -336,7 +336,7 @@ std::optional<size_t> FrameProtocol::link_for(FrameSender::Leaves leaves, size_t
       best_seconds = seconds;
     }
   }
-  return best && links_[*best].can_post() && !links_[*best].is_deep() ? best : std::nullopt;
+  return best && links_[*best].can_post() ? best : std::nullopt;
 }
 
 int64_t FrameProtocol::kept_receives(size_t link, FrameSender::Leaves leaves) const {
