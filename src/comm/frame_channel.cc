@@ -17,6 +17,7 @@ constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
 // A peer that works on the same operation is heard at least every 100 ms over some cable.
 constexpr std::chrono::seconds kCablesDead{3};
 constexpr std::chrono::milliseconds kDrainPatience{5000};
+constexpr std::chrono::seconds kStopped{1};
 
 FrameOperation frame_operation(const Operation& operation) {
   FrameOperation result;
@@ -338,6 +339,15 @@ FrameChannel::Moved FrameChannel::move_once(FrameTime& time) {
   return data ? Moved::data : moved ? Moved::credits : Moved::nothing;
 }
 
+// Who waits looks far more often than once a second.
+void FrameChannel::find_out_if_stopped(FrameTime time) {
+  const FrameTime since = time - std::exchange(looked_at_, time);
+  if (since < kStopped) return;
+  for (const auto& trunk : trunks_) {
+    if (trunk != nullptr) trunk->protocol().was_stopped(since, time);
+  }
+}
+
 // Ranks that take no part in this operation may still wait for answers.
 void FrameChannel::look_at_others(FrameTime time) {
   for (const auto& trunk : trunks_) {
@@ -493,6 +503,7 @@ void FrameChannel::fail_with(size_t rank, const FrameFault& fault) {
 bool FrameChannel::serve() {
   if (busy_.exchange(true, std::memory_order_acquire)) return true;
   const FrameTime time = now();
+  find_out_if_stopped(time);
   bool work = false;
   for (const auto& trunk : trunks_) {
     if (trunk == nullptr) continue;

@@ -100,6 +100,7 @@ class FrameChannel final : public Channel {
   // Credit messages move without anyone getting on: a peer's keeper answers while the peer is elsewhere.
   enum class Moved { nothing, credits, data };
   Moved move_once(FrameTime& time);
+  void find_out_if_stopped(FrameTime time);
   void look_at_others(FrameTime time);
   bool deliver(Peer& peer, FrameTime time);
   bool stage_some();
@@ -141,7 +142,8 @@ class FrameChannel final : public Channel {
   std::vector<const std::byte*> collected_;
   std::optional<size_t> collected_frame_;  // its number
   bool due_ = false;                       // something may have to be posted
-  FrameTime look_at_{0};                   // when the protocols want to be looked after next
+  FrameTime looked_at_{0};
+  FrameTime look_at_{0};  // when the protocols want to be looked after next
   uint64_t looks_ = 0;
 };
 

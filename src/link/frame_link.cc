@@ -1,11 +1,6 @@
 #include "link/frame_link.h"
 
 namespace trunkline {
-namespace {
-
-constexpr size_t kPaceSends = 32;  // over how many sends speed is measured
-
-}  // namespace
 
 FrameLink::FrameLink(const Limits& limits, const Times& times)
     : limits_(limits),
@@ -13,7 +8,7 @@ FrameLink::FrameLink(const Limits& limits, const Times& times)
       flights_(4 * (limits.send_depth + limits.peer_receives)),
       sends_(limits.send_depth),
       unread_(limits.send_depth),
-      probe_interval_(times.replay_floor) {
+      ask_interval_(times.ask_floor) {
   peer_.posted = limits.peer_receives;
 }
 
@@ -40,6 +35,9 @@ Flight FrameLink::completed(FrameTime now) {
   seconds_per_byte_ =
       std::chrono::duration<double>(now - busy_since_).count() / static_cast<double>(std::max<size_t>(busy_bytes_, 1));
   if (busy_sends_ == kPaceSends) {
+    // The fastest of late: others share the cable, and this rank is not always quick to look.
+    const double slower = 1.02 * fastest_seconds_per_byte_;
+    fastest_seconds_per_byte_ = slower > 0 ? std::min(slower, seconds_per_byte_) : seconds_per_byte_;
     busy_since_ = now;
     busy_bytes_ = busy_sends_ = 0;
   }
@@ -53,9 +51,8 @@ Flight FrameLink::completed(FrameTime now) {
 bool FrameLink::learn(const Credit::Link& link) {
   if (link.heard > flights_.end() || link.posted < peer_.posted || link.taken < peer_.taken) return false;
   if (link.taken > peer_.taken) {
-    strikes_ = 0;
     suspended_ = false;
-    probe_interval_ = times_.replay_floor;
+    ask_interval_ = times_.ask_floor;
   }
   peer_ = link;
   resolved_below_ = std::max(resolved_below_, link.heard);
@@ -70,19 +67,34 @@ void FrameLink::named(uint64_t place, FrameTime now) {
   if (!flight.sent) return;
   const FrameTime took = now - flight.since;
   usual_ = usual_ == FrameTime(0) ? took : (7 * usual_ + took) / 8;
-  backoff_ = 1;
+}
+
+const Flight* FrameLink::oldest() const {
+  for (uint64_t place = flights_.begin(); place < flights_.end(); ++place) {
+    const Flight& flight = flights_[place];
+    if (!flight.sent) return nullptr;
+    if (!flight.resolved && flight.kind != Flight::Kind::credit) return &flight;
+  }
+  return nullptr;
 }
 
 FrameTime FrameLink::expires_at(FrameTime heard) const {
   FrameTime at = FrameTime::max();
-  if (!flights_.empty() && flights_.front().sent) at = waits_until(flights_.front(), heard);
-  if (!sends_.empty() && !suspended_) at = std::min(at, stalls_at());
-  return at;
+  if (!flights_.empty() && is_forgettable(flights_.front())) at = flights_.front().since + times_.dead;
+  if (suspended_) return at;
+  if (const Flight* const flight = oldest()) at = std::min(at, dies_at(*flight, heard));
+  return sends_.empty() ? at : std::min(at, stalls_at());
 }
 
-void FrameLink::probed(FrameTime now) {
-  probe_at_ = now + probe_interval_;
-  probe_interval_ = std::min(2 * probe_interval_, times_.longest);
+FrameTime FrameLink::ask_at() const {
+  if (suspended_) return ask_at_;
+  const Flight* const flight = oldest();
+  return flight != nullptr ? std::max(ask_at_, flight->since + ask_after()) : FrameTime::max();
+}
+
+void FrameLink::asked(FrameTime now) {
+  ask_at_ = now + ask_interval_;
+  ask_interval_ = std::min(2 * ask_interval_, times_.longest);
 }
 
 bool FrameLink::resolve(Flight& flight) {
@@ -94,7 +106,7 @@ bool FrameLink::resolve(Flight& flight) {
 
 void FrameLink::suspend(FrameTime now) {
   suspended_ = true;
-  probe_at_ = now;
+  ask_at_ = now;
 }
 
 }  // namespace trunkline

@@ -41,9 +41,10 @@ class FrameLink {
     bool spare = false;    // carries nothing unless all others are suspended
   };
   struct Times {
-    FrameTime replay_floor;  // a message that is not named for that long, or four usual times, is lost
-    FrameTime longest;       // that the replay time and the time between probes grow to
-    FrameTime silence;       // after which a message may be lost though nothing was heard since
+    FrameTime ask_floor;  // a message that is not named for that long, or four usual times, is asked after
+    FrameTime longest;    // that the time between questions grows to
+    FrameTime dead;       // a link whose messages are not named for that long is suspended,
+    FrameTime silence;    // or for that long if the peer is not heard over any link
   };
 
   FrameLink(const Limits& limits, const Times& times);
@@ -64,6 +65,13 @@ class FrameLink {
   double seconds_for(size_t bytes, double usual) const {
     return static_cast<double>(queued_bytes_ + bytes) * (seconds_per_byte_ > 0 ? seconds_per_byte_ : usual);
   }
+  // Whether so much waits in front of a message that it is better kept back: what comes to be sent meanwhile may be
+  // more urgent, answers to the peer among it.
+  bool is_deep() const {
+    const uint64_t sends = sends_.end() - sends_.begin();
+    if (fastest_seconds_per_byte_ == 0) return sends >= kPaceSends;
+    return sends >= kShallow && static_cast<double>(queued_bytes_) * fastest_seconds_per_byte_ > kMostQueuedSeconds;
+  }
   double seconds_per_byte() const { return seconds_per_byte_; }
 
   // --- learning what became of it
@@ -76,7 +84,8 @@ class FrameLink {
   // operations have come. Calls lost(flight, place) for messages that did not come.
   template <typename Lost>
   void settle(uint64_t peer_sequence, Lost lost);
-  // Gives up what has waited too long. `heard`: when the peer's last word came, over any link.
+  // Suspends the link, and gives up what is on it, if it brings nothing across. `heard`: when the peer's last word
+  // came, over any link.
   template <typename Lost>
   void expire(FrameTime now, FrameTime heard, Lost lost);
   FrameTime expires_at(FrameTime heard) const;  // the next time to call it; max() if never
@@ -85,23 +94,32 @@ class FrameLink {
 
   bool suspended() const { return suspended_; }
   bool spare() const { return limits_.spare; }
-  FrameTime probe_at() const { return probe_at_; }  // of a suspended link
-  void probed(FrameTime now);
-  FrameTime replay_after() const {
-    return std::min(std::max(times_.replay_floor, 4 * usual_) * backoff_, times_.longest);
-  }
+  // When to ask whether it brings anything across, and where what was posted last has got to: max() if not at all. The
+  // answer tells what was lost, since messages arrive in order; so nothing is sent twice that is only late.
+  FrameTime ask_at() const;
+  void asked(FrameTime now);
 
  private:
-  static constexpr int kStrikes = 3;
+  static constexpr size_t kPaceSends = 8;  // over how many sends speed is measured
+  static constexpr uint64_t kShallow = 3;  // messages: fewer never wait
+  static constexpr double kMostQueuedSeconds = 2e-3;
 
-  // Whether a message that was sent then has waited too long: the replay time, and the peer has been heard since, or
-  // not for so long that its answers may be lost. A peer that only waits for a core has lost nothing.
-  FrameTime waits_until(const Flight& flight, FrameTime heard) const {
-    const FrameTime replay = replay_after();
-    const bool heard_since = heard >= flight.since + replay / 2;
-    return flight.since + (heard_since ? replay : std::max(replay, times_.silence));
+  // That a credit message has come is known from one that comes later. If none does, it is forgotten; and so is a
+  // question over a link that is suspended.
+  bool is_forgettable(const Flight& flight) const {
+    return flight.sent && (flight.kind == Flight::Kind::credit || (flight.kind == Flight::Kind::ask && suspended_));
   }
-  FrameTime stalls_at() const { return progress_ + std::max(8 * replay_after(), times_.longest); }
+  // The oldest message that is to be asked after: it is unresolved, and has left its slot. Credit messages that ask for
+  // nothing are not: only what comes after them tells that they came.
+  const Flight* oldest() const;
+  // When a link on which a message is still not known to have come counts as dead. `heard`: when the peer's last word
+  // came, over any link; a peer that only waits for a core has lost nothing.
+  FrameTime dies_at(const Flight& flight, FrameTime heard) const {
+    const bool awake = heard >= flight.since + times_.dead / 2;
+    return flight.since + std::max(awake ? times_.dead : times_.silence, 4 * usual_);
+  }
+  FrameTime ask_after() const { return std::max(times_.ask_floor, 4 * usual_); }
+  FrameTime stalls_at() const { return progress_ + std::max(8 * ask_after(), times_.dead); }
   bool resolve(Flight& flight);
   void suspend(FrameTime now);
   template <typename Lost>
@@ -116,15 +134,13 @@ class FrameLink {
   uint64_t resolved_below_ = 0;  // places
   size_t data_ = 0, credits_ = 0;
 
-  FrameTime usual_{0};  // smoothed, from sent to named
-  int backoff_ = 1;
+  FrameTime usual_{0};     // smoothed, from sent to named
   FrameTime progress_{0};  // the last time that a send completed, or the first of several was posted
-  int strikes_ = 0;        // times that messages were lost since the peer last took one
   bool suspended_ = false;
-  FrameTime probe_at_{0}, probe_interval_{0};
+  FrameTime ask_at_{0}, ask_interval_{0};
 
   size_t queued_bytes_ = 0;
-  double seconds_per_byte_ = 0;
+  double seconds_per_byte_ = 0, fastest_seconds_per_byte_ = 0;
   FrameTime busy_since_{0};
   size_t busy_bytes_ = 0, busy_sends_ = 0;
 };
@@ -147,25 +163,17 @@ void FrameLink::settle(uint64_t peer_sequence, Lost lost) {
 
 template <typename Lost>
 void FrameLink::expire(FrameTime now, FrameTime heard, Lost lost) {
-  if (!suspended_ && !sends_.empty() && now >= stalls_at()) {
-    lose_all(lost);
-    return suspend(now);
-  }
-  bool struck = false;
-  while (!flights_.empty()) {
-    const uint64_t place = flights_.begin();
-    Flight& flight = flights_.front();
-    if (!flight.resolved) {
-      if (!flight.sent || now < waits_until(flight, heard)) break;
-      resolve(flight);
-      lost(flight, place);
-      struck = struck || flight.kind != Flight::Kind::credit;
-    }
+  const auto forgotten = [&](const Flight& flight) {
+    return is_forgettable(flight) && now >= flight.since + times_.dead;
+  };
+  while (!flights_.empty() && (flights_.front().resolved || forgotten(flights_.front()))) {
+    resolve(flights_.front());
     flights_.pop();
   }
-  if (!struck || suspended_) return;
-  backoff_ = std::min(2 * backoff_, 64);
-  if (++strikes_ < kStrikes) return;
+  if (suspended_) return;
+  const bool stalled = !sends_.empty() && now >= stalls_at();
+  const Flight* const flight = oldest();
+  if (!stalled && (flight == nullptr || now < dies_at(*flight, heard))) return;
   lose_all(lost);
   suspend(now);
 }

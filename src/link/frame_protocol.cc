@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "base/fail.h"
 
@@ -21,7 +22,7 @@ FrameProtocol::FrameProtocol(const Options& options)
       sender_(options.frame_bytes, options.slots),
       receiver_(options.frame_bytes, options.credit_reserve, receives_of(options)),
       local_(options.links.size()),
-      ask_interval_(options.times.replay_floor) {
+      ask_interval_(options.times.ask_floor) {
   assert(!options.links.empty() && options.links.size() <= kMaxTrunkLinks);
   for (const FrameLink::Limits& each : options.links) {
     links_.emplace_back(each, options.times);
@@ -49,7 +50,7 @@ void FrameProtocol::begin(const FrameOperation& own, const FrameOperation& expec
   told_ = std::any_of(gives.begin(), gives.end(), [](uint64_t bytes) { return bytes > 0; });
   for (size_t i = 0; i < links_.size(); ++i) begun_at_[i] = links_[i].next_place();
   heard_at_ = now;
-  ask_interval_ = options_.times.replay_floor;
+  ask_interval_ = options_.times.ask_floor;
   ask_at_ = now + ask_interval_;
   const std::optional<FrameOperation> ahead = receiver_.ahead();
   if (ahead && *ahead != expected) return set_mismatch(expected, *ahead);
@@ -153,7 +154,7 @@ void FrameProtocol::reposted(size_t link, FrameTime now) {
 }
 
 void FrameProtocol::report_soon(FrameTime now) {
-  if (!report_at_) report_at_ = now + options_.times.replay_floor / 4;
+  if (!report_at_) report_at_ = now + options_.times.ask_floor / 4;
 }
 
 void FrameProtocol::take_credit(size_t link, const Frame& frame, FrameTime now) {
@@ -169,7 +170,7 @@ void FrameProtocol::take_credit(size_t link, const Frame& frame, FrameTime now) 
   if (credit.number <= peer_.number) return;  // overtaken by a newer one on another link
   peer_ = {credit.number, credit.sequence, credit.operation, credit.gives};
   told_at_ = now;
-  ask_interval_ = options_.times.replay_floor;
+  ask_interval_ = options_.times.ask_floor;
   ask_at_ = now + ask_interval_;
 
   bool possible = true;
@@ -226,15 +227,15 @@ void FrameProtocol::lose(const Flight& flight, size_t link, uint64_t place) {
 
 std::optional<FrameProtocol::Post> FrameProtocol::next_post(FrameTime now) {
   if (fault_) return std::nullopt;
-  if (auto post = next_probe(now)) return post;
+  if (auto post = next_question(now)) return post;
   if (auto post = next_report(now)) return post;
   return next_data(now);
 }
 
-std::optional<FrameProtocol::Post> FrameProtocol::next_probe(FrameTime now) {
+std::optional<FrameProtocol::Post> FrameProtocol::next_question(FrameTime now) {
   for (size_t i = 0; i < links_.size(); ++i) {
-    if (!links_[i].suspended() || links_[i].probe_at() > now || !may_post_credit(i)) continue;
-    links_[i].probed(now);
+    if (links_[i].ask_at() > now || !may_post_credit(i)) continue;
+    links_[i].asked(now);
     return post_credit(i, true, now);
   }
   return std::nullopt;
@@ -259,7 +260,7 @@ bool FrameProtocol::usable(size_t link) const {
          std::all_of(links_.begin(), links_.end(), [](const FrameLink& l) { return l.spare() || l.suspended(); });
 }
 
-// In turn, so that one link that loses all does not keep the peer in the dark. Suspended links carry them as probes.
+// In turn, so that one link that loses all does not keep the peer in the dark. Suspended links carry questions alone.
 std::optional<size_t> FrameProtocol::report_link() const {
   for (size_t i = 0; i < links_.size(); ++i) {
     const size_t link = (next_report_link_ + i) % links_.size();
@@ -318,8 +319,8 @@ std::optional<FrameProtocol::Post> FrameProtocol::next_data(FrameTime now) {
   return result;
 }
 
-// The link that will have moved the frame first, among those with a credit for it; the home link unless another one is
-// sooner by more than two frames. None if that link's queue is full for the moment.
+// The link that will have moved the frame first, among those with a credit for it and a queue that is neither full nor
+// deep; the home link unless another one is sooner by more than two frames.
 std::optional<size_t> FrameProtocol::link_for(FrameSender::Leaves leaves, size_t bytes) const {
   const double usual = links_[options_.home].seconds_per_byte();
   std::optional<size_t> best;
@@ -328,7 +329,7 @@ std::optional<size_t> FrameProtocol::link_for(FrameSender::Leaves leaves, size_t
     const size_t link = (options_.home + i) % links_.size();
     const FrameLink& each = links_[link];
     const int64_t kept = kept_receives(link, leaves);
-    if (!usable(link) || each.room() <= kept) continue;
+    if (!usable(link) || each.room() <= kept || !each.can_post() || each.is_deep()) continue;
     double seconds = each.seconds_for(bytes, usual);
     if (link == options_.home) seconds -= 2 * static_cast<double>(bytes) * usual;
     if (!best || seconds < best_seconds) {
@@ -336,7 +337,7 @@ std::optional<size_t> FrameProtocol::link_for(FrameSender::Leaves leaves, size_t
       best_seconds = seconds;
     }
   }
-  return best && links_[*best].can_post() ? best : std::nullopt;
+  return best;
 }
 
 int64_t FrameProtocol::kept_receives(size_t link, FrameSender::Leaves leaves) const {
@@ -354,7 +355,7 @@ FrameTime FrameProtocol::wake_at() const {
   if (fault_) return at;
   for (size_t i = 0; i < links_.size(); ++i) {
     at = std::min(at, links_[i].expires_at(told_at_));
-    if (links_[i].suspended() && may_post_credit(i)) at = std::min(at, links_[i].probe_at());
+    if (may_post_credit(i)) at = std::min(at, links_[i].ask_at());
   }
   if (waiting()) at = std::min(at, heard_at_ + options_.deadline);
   if (report_link()) {

@@ -44,9 +44,10 @@ class FrameProtocol {
     size_t slots = 0;           // that frames are staged in are numbered below this
     size_t home = 0;            // the link that is preferred
     size_t credit_reserve = 8;  // receives of each link that are kept for credit messages
-    FrameLink::Times times{.replay_floor = std::chrono::milliseconds(10),
+    FrameLink::Times times{.ask_floor = std::chrono::milliseconds(2),
                            .longest = std::chrono::milliseconds(100),
-                           .silence = std::chrono::milliseconds(500)};
+                           .dead = std::chrono::milliseconds(400),
+                           .silence = std::chrono::seconds(1)};
     FrameTime deadline = std::chrono::seconds(60);  // nothing heard for that long while something is awaited: an error
     std::vector<FrameLink::Limits> links;           // in an order that both sides share; at most kMaxTrunkLinks
   };
@@ -90,6 +91,8 @@ class FrameProtocol {
   void advance(FrameTime now);
   // The peer is known to be busy elsewhere: the deadline runs from now.
   void excuse(FrameTime now) { heard_at_ = now; }
+  // This rank was itself stopped for so long, and has not waited meanwhile.
+  void was_stopped(FrameTime duration, FrameTime now) { heard_at_ = std::min(now, heard_at_ + duration); }
 
   // --- what to do
 
@@ -142,7 +145,7 @@ class FrameProtocol {
 
   bool usable(size_t link) const;
   bool waiting() const { return !finished() || !quiet(); }
-  std::optional<Post> next_probe(FrameTime now);
+  std::optional<Post> next_question(FrameTime now);
   std::optional<Post> next_report(FrameTime now);
   std::optional<Post> next_data(FrameTime now);
   std::optional<size_t> report_link() const;

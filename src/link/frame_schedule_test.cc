@@ -32,7 +32,7 @@ Schedule random_schedule(uint64_t seed) {
   schedule.slots = between(2, 40);
   schedule.credit_reserve = between(3, 8);
   schedule.checksum = !chance(0.1);
-  schedule.replay_floor = microseconds(between(200, 4000));
+  schedule.ask_floor = microseconds(between(200, 4000));
 
   const size_t cables = between(1, 6);
   const double loss = chance(0.4) ? 0 : chance(0.7) ? 0.02 : random.uniform() * 0.3;

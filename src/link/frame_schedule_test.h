@@ -50,7 +50,7 @@ struct Schedule {
   size_t slots = 16;  // of each rank, for each phase
   size_t credit_reserve = 8;
   bool checksum = true;
-  FrameTime replay_floor = std::chrono::milliseconds(2);
+  FrameTime ask_floor = std::chrono::milliseconds(2);
   FrameTime deadline = std::chrono::seconds(10);
   std::vector<Cable> cables;
   std::vector<Step> steps;

@@ -83,7 +83,12 @@ class Rank {
     want_now_ = false;
     const Attention& attention = schedule_.attention[index_];
     rest_until_ = now + attention.poll_min + between(attention.poll_max - attention.poll_min);
-    if (random_.uniform() < attention.pause_chance) rest_until_ += between(attention.pause_max);
+    if (overslept_ > std::chrono::seconds(1)) protocol_.was_stopped(overslept_, now);
+    overslept_ = FrameTime(0);
+    if (random_.uniform() < attention.pause_chance) {
+      overslept_ = between(attention.pause_max);
+      rest_until_ += overslept_;
+    }
 
     receive(now);
     for (size_t link = 0; link < out_.size(); ++link) {
@@ -130,7 +135,7 @@ class Rank {
     options.slots = 2 * schedule_.slots;
     options.home = schedule_.seed % out_.size();
     options.credit_reserve = schedule_.credit_reserve;
-    options.times.replay_floor = schedule_.replay_floor;
+    options.times.ask_floor = schedule_.ask_floor;
     options.deadline = schedule_.deadline;
     for (const Cable& each : schedule_.cables) {
       options.links.push_back({each.send_depth, each.receives[index_], each.receives[1 - index_]});
@@ -369,6 +374,7 @@ class Rank {
                                                                   // not heard of, by link
   std::vector<uint64_t> taken_count_;
   FrameTime rest_until_{0}, last_look_{0}, kept_until_ = kNever;
+  FrameTime overslept_{0};  // as if its process had been stopped
   bool want_now_ = true;
   std::string failure_;
 
@@ -406,7 +412,8 @@ Outcome simulate(const Schedule& schedule) {
     if (ranks[0].over() || ranks[1].over() || (ranks[0].done() && ranks[1].done())) break;
     const size_t next = ranks[1].next_look() < ranks[0].next_look() ? 1 : 0;
     const FrameTime at = ranks[next].next_look();
-    if (at == kNever && schedule.death) break;
+    // A dead rank answers nothing: the other one is through with it, or finds out.
+    if (schedule.death && ranks[1].next_look() == kNever && (at == kNever || ranks[0].done())) break;
     hung = at == kNever || looks > max_looks || now > last_delivery + 10 * schedule.deadline;
     if (hung) break;
     now = std::max(now, at);
