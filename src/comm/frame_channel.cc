@@ -479,6 +479,7 @@ void FrameChannel::still_waiting(Watch::Wait& wait, FrameTime waited, FrameTime 
   watch_.still_waiting(wait, waited, ranks);
   for (const size_t rank : ranks) {
     if (watch_.has_left(rank)) watch_.link_lost(rank, "it has left the job");
+    if (const std::string* const fault = trunks_[rank]->out_of_use()) watch_.link_lost(rank, *fault);
     // Cables are silent while a peer is stopped or elsewhere; they are lost only if it is here too.
     if (!watch_.is_in_current_operation(rank)) trunks_[rank]->protocol().excuse(time);
   }

@@ -90,6 +90,12 @@ bool FrameTrunk::post(FrameTime now) {
   return any;
 }
 
+const std::string* FrameTrunk::out_of_use() const {
+  const bool works =
+      std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return path.end.link->fault().empty(); });
+  return works || paths_.empty() ? nullptr : &paths_.front().end.link->fault();
+}
+
 FrameTime FrameTrunk::look_at() const {
   const bool refused =
       std::any_of(paths_.begin(), paths_.end(), [](const Path& path) { return !path.to_post.empty(); });

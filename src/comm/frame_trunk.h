@@ -42,6 +42,9 @@ class FrameTrunk {
   // Posts what is due. Whether there was anything.
   bool post(FrameTime now);
 
+  // Why no link is left: the fault of the first; null while one works.
+  const std::string* out_of_use() const;
+
   // When to call post() though nothing has happened.
   FrameTime look_at() const;
 

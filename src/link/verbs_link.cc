@@ -12,7 +12,8 @@
 namespace trunkline {
 namespace {
 
-constexpr size_t kFewest = 8;  // work requests that are worth a queue pair
+constexpr uint32_t kOldMessage = 4096;  // the longest message that macOS before 26.3 takes
+constexpr size_t kFewest = 8;           // work requests that are worth a queue pair
 
 // A completion in error need not say which kind it is of, so the id of a post does.
 constexpr uint64_t kReceive = uint64_t{1} << 63;
@@ -199,7 +200,12 @@ bool VerbsLink::post_send(const std::byte* message, uint32_t bytes, uint64_t id)
     const CallWatch::Caller::Call call(*caller_, "post_send");
     error = error_of(ibv_post_send(qp_, &request, &bad));
   }
-  if (error != 0 && !is_full(error)) give_up(fmt::format("a send is refused: {}", std::strerror(error)));
+  if (error != 0 && !is_full(error)) {
+    const bool long_message = error == EINVAL && bytes > kOldMessage;
+    give_up(fmt::format(
+        "a send of {} bytes is refused: {}{}", bytes, std::strerror(error),
+        long_message ? " (before macOS 26.3 a message has at most 4096: set TRUNKLINE_FRAME_BYTES to 4032)" : ""));
+  }
   if (error == 0) sending_.push(id);
   return error == 0;
 }

@@ -151,7 +151,7 @@ TEST(Trunks, TellWhatADeviceRefuses) {
       {"create_qp", EBUSY, {"has no queue pair left", "free after a reboot"}},
       {"create_qp", EPERM, {"makes no queue pair: Operation not permitted"}},
       {"modify_qp", EINVAL, {"a new queue pair cannot be initialized: Invalid argument"}},
-      {"post_send", EINVAL, {"cable rdma_en2: a send is refused: Invalid argument; unplug and plug it"}},
+      {"post_send", EINVAL, {"cable rdma_en2: a send of 32 bytes is refused: Invalid argument; unplug and plug it"}},
       {"poll_cq", EIO, {"its completions cannot be read: Input/output error"}},
       {"post_recv", EINVAL, {"took 0 of 32 receives", "Invalid argument"}},
   };
@@ -270,6 +270,18 @@ TEST(Trunks, LeaveNothingBehind) {
       lanes = connect_trunks(options, tell);
       exchange_names(rank, lanes, tell);
     }
+  }));
+}
+
+TEST(Links, SayWhyADeviceOfAnOldSystemRefusesALongMessage) {
+  Ranks job(two_ranks(R"(, "limits": {"message_bytes": 4096})"));
+  expect_good(job.run([](int rank, auto& lanes, auto& tell) {
+    MessageLink& link = *lanes[0].trunks[1 - rank][0].link;
+    REQUIRE(link.post_send(lanes[0].slab.data(), 4096, 0));
+    REQUIRE(!link.post_send(lanes[0].slab.data(), 4097, 1));
+    REQUIRE(link.fault().find("a send of 4097 bytes is refused: Invalid argument (before macOS 26.3") !=
+            std::string::npos);
+    tell({"", ""});
   }));
 }
 
