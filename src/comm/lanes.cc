@@ -1,9 +1,14 @@
 #include "comm/lanes.h"
 
+#include "comm/spin.h"
+
 namespace trunkline {
 
 Lanes::Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch, Workers workers)
-    : channels_(std::move(channels)), watch_(watch), pool_(workers != Workers::per_call) {
+    : channels_(std::move(channels)),
+      watch_(watch),
+      pool_(workers != Workers::per_call),
+      spin_(spin_for(watch.members(), watch.rank(), channels_.size())) {
   for (size_t lane = 1; lane < channels_.size(); ++lane) {
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
@@ -61,20 +66,34 @@ void Lanes::finish(size_t lane) {
     if (worker.thread.joinable()) worker.thread.join();
     return;
   }
+  const auto done = [&] { return worker.task.load(std::memory_order_acquire) == nullptr; };
+  spin_until(done);
   std::unique_lock lock(worker.mutex);
-  worker.changed.wait(lock, [&] { return worker.task == nullptr; });
+  worker.changed.wait(lock, done);
+}
+
+// Waking a thread that sleeps takes longer than a small message.
+template <typename Done>
+void Lanes::spin_until(Done done) const {
+  if (spin_ == spin_.zero()) return;
+  for (const auto start = Clock::now(); !done() && Clock::now() - start < spin_;) std::this_thread::yield();
 }
 
 void Lanes::work(Worker& worker, size_t lane) {
-  std::unique_lock lock(worker.mutex);
+  const auto wanted = [&] { return worker.task.load(std::memory_order_acquire) != nullptr || worker.stop; };
   for (;;) {
-    worker.changed.wait(lock, [&] { return worker.task != nullptr || worker.stop; });
-    if (worker.task == nullptr) return;
-    const Task& task = *worker.task;
-    lock.unlock();
-    run_one(task, lane);
-    lock.lock();
-    worker.task = nullptr;
+    spin_until(wanted);
+    {
+      std::unique_lock lock(worker.mutex);
+      worker.changed.wait(lock, wanted);
+    }
+    const Task* const task = worker.task;
+    if (task == nullptr) return;
+    run_one(*task, lane);
+    {
+      const std::lock_guard lock(worker.mutex);
+      worker.task = nullptr;
+    }
     worker.changed.notify_all();
   }
 }

@@ -39,19 +39,23 @@ class Lanes {
   struct Worker {
     std::mutex mutex;
     std::condition_variable changed;
-    const Task* task = nullptr;  // of a pool; null: none, or done
-    bool stop = false;
+    // Changed with the mutex held; looked at without while spinning.
+    std::atomic<const Task*> task{nullptr};  // of a pool; null: none, or done
+    std::atomic<bool> stop{false};
     std::thread thread;
   };
 
   void start(size_t lane, const Task& task);
   void finish(size_t lane);
   void work(Worker& worker, size_t lane);
+  template <typename Done>
+  void spin_until(Done done) const;
   void run_one(const Task& task, size_t lane) noexcept;
 
   std::vector<std::unique_ptr<Channel>> channels_;
   Watch& watch_;
   const bool pool_;
+  const std::chrono::nanoseconds spin_;       // how long a thread looks for work, or for its end, before it sleeps
   std::atomic<uint64_t> busy_ns_{0};          // in run(), once the stopwatches are on
   std::array<uint64_t, kActivities> told_{};  // by profile(), of all lanes
   uint64_t told_busy_ns_ = 0;

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "comm/exchange.h"
 #include "comm/frame_channel.h"
+#include "comm/spin.h"
 #include "comm/stream_channel.h"
 #include "link/socket.h"
 #include "link/tcp_message_link.h"
@@ -15,7 +16,6 @@
 namespace trunkline {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{20};
 // Frames in flight of a lane on a cable: 32 of 64 KiB are known to fill one; beside them those kept for credit
 // messages.
 constexpr size_t kReceives = 32 + FrameChannel::kCreditReserve;
@@ -30,17 +30,6 @@ Connections alone() {
   connections.lanes.resize(1);
   connections.lanes[0].resize(1);
   return connections;
-}
-
-int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
-
-// Threads that wait may spin only where every thread of every rank of this host, and one that computes, has a core.
-std::chrono::nanoseconds spin_for(const std::vector<Member>& members, int rank, size_t lanes) {
-  const std::string& host = members[static_cast<size_t>(rank)].host;
-  const auto neighbours =
-      std::count_if(members.begin(), members.end(), [&](const Member& m) { return m.host == host; });
-  const bool spare = neighbours * static_cast<int>(lanes + 1) <= cores();
-  return spare ? kSpin : std::chrono::nanoseconds(0);
 }
 
 DeviceMatrix matrix_of(const Config& config) {
@@ -176,7 +165,7 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
 }  // namespace
 
 Channels make_channels(const Config& config, Connections connections, Watch& watch) {
-  const auto spin = spin_for(watch.members(), config.rank, connections.lanes.size());
+  const auto spin = spin_for(watch.members(), static_cast<size_t>(config.rank), connections.lanes.size());
   if (config.devices.empty() || config.size == 1) return make_streams(config, std::move(connections), watch, spin);
   try {
     return make_trunks(config, matrix_of(config), std::move(connections), watch, spin);

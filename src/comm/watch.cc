@@ -60,6 +60,7 @@ void Watch::fail_job(const std::exception& error) {
 }
 
 void Watch::check() const {
+  if (!control_.has_failed()) return;
   if (const auto failure = control_.failure()) throw Error(failure->kind, failure->text);
 }
 

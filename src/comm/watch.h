@@ -36,7 +36,7 @@ class Watch {
   // Ends the job for every rank, unless it has ended already.
   void fail_job(const Error& error) { control_.fail_job({error.kind(), error.what()}); }
   void fail_job(const std::exception& error);
-  bool failed() const { return control_.failure().has_value(); }
+  bool failed() const { return control_.has_failed(); }
   // Throws what has ended the job, if anything has.
   void check() const;
 

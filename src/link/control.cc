@@ -48,6 +48,7 @@ std::optional<Failure> Control::failure() const {
 }
 
 bool Control::has_left(size_t peer) const {
+  if (!somebody_left_.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(mutex_);
   return peers_[peer].left;
 }
@@ -61,6 +62,7 @@ void Control::ask_status() {
 void Control::record(const Failure& failure) {
   if (failure_ || leaving_) return;
   failure_ = failure;
+  has_failed_.store(true, std::memory_order_release);
   send_all(Message::Type::failure, encode(failure));
   const char byte = 1;
   if (::write(failed_.write.get(), &byte, 1) != 1) fail_errno("write to a pipe");
@@ -139,6 +141,7 @@ void Control::handle(size_t peer, const Message& message) {
       break;
     case Message::Type::goodbye:
       each.left = true;
+      somebody_left_.store(true, std::memory_order_release);
       each.stream.write(Message::Type::farewell, "");
       changed_.notify_all();
       break;

@@ -2,6 +2,7 @@
 // who leaves. Its thread sleeps until something happens.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -43,6 +44,7 @@ class Control {
   // Records why the job cannot go on, unless that is known already, and tells the others. Any thread.
   void fail_job(const Failure& failure);
   std::optional<Failure> failure() const;
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }  // the same, without a lock
   // A descriptor that can be read from the first failure on.
   int failure_fd() const { return failed_.read.get(); }
 
@@ -80,6 +82,8 @@ class Control {
   std::condition_variable changed_;
   std::vector<Peer> peers_;  // by rank
   std::optional<Failure> failure_;
+  std::atomic<bool> has_failed_{false};
+  std::atomic<bool> somebody_left_{false};
   bool leaving_ = false;
   bool stop_ = false;
   std::thread thread_;

@@ -32,10 +32,12 @@ inline Range part_of(size_t bytes, size_t count, size_t index, size_t unit = kMe
   return {edge(index), edge(index + 1)};
 }
 
-// How many lanes share a message.
+// How many lanes share a message: two of `trunking_from` bytes, more of larger ones, so that no lane gets a stripe that
+// takes less time than to wake it.
 inline size_t lanes_for(size_t bytes, size_t lanes, size_t trunking_from = kSmallMessage) {
   if (bytes < trunking_from) return 1;
-  return std::min(lanes, (bytes + kMessageUnit - 1) / kMessageUnit);
+  const size_t stripe = std::max(kMessageUnit, trunking_from / 2);
+  return std::clamp<size_t>(bytes / stripe, 1, lanes);
 }
 
 // Lanes that a rank has when nobody says how many: a thread more pays off only where it has a core.

@@ -24,8 +24,9 @@ TEST(Collectives, PartsCoverTheMessageInUnits) {
 TEST(Collectives, ASmallMessageIsOneStripe) {
   EXPECT_EQ(lanes_for(0, 4), 1u);
   EXPECT_EQ(lanes_for(kSmallMessage - 1, 4), 1u);
-  EXPECT_EQ(lanes_for(kSmallMessage, 4), 4u);
-  EXPECT_EQ(lanes_for(kSmallMessage, 10), 8u);
+  EXPECT_EQ(lanes_for(kSmallMessage, 4), 2u);
+  EXPECT_EQ(lanes_for(2 * kSmallMessage, 10), 4u);
+  EXPECT_EQ(lanes_for(100 * kSmallMessage, 10), 10u);
   EXPECT_EQ(lanes_for(8192, 4, 8192), 2u);
   EXPECT_EQ(lanes_for(kSmallMessage, 4, 1 << 20), 1u);
 }
