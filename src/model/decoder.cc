@@ -1,5 +1,7 @@
 #include "model/decoder.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <unordered_map>
 
 #include "base/fail.h"
@@ -51,45 +53,74 @@ mx::array Decoder::embed(const Parameters& parameters, const mx::array& ids) con
   return mx::take(parameters[static_cast<size_t>(embedding_)], ids, 0);
 }
 
-mx::array Decoder::attend(const Parameters& parameters, const LayerIndex& index, const mx::array& x,
-                          KeyValueCache::Entry* cache, int offset) const {
-  const int rows = x.shape(0), tokens = x.shape(1);
-  const int head_dim = static_cast<int>(shape_.head_dim);
-  const auto split = [&](const LinearIndex& linear_index, int64_t heads) {
-    return mx::reshape(project(parameters, linear_index, x), {rows, tokens, static_cast<int>(heads), head_dim});
+std::vector<int> Decoder::stage_tensors(int64_t index, Stage stage) const {
+  const LayerIndex& at = layers_[static_cast<size_t>(index)];
+  std::vector<int> used;
+  const auto use = [&](std::initializer_list<int> positions) {
+    for (const int position : positions) {
+      if (position >= 0) used.push_back(position);
+    }
   };
-  mx::array queries = split(index.q, shape_.heads);
-  mx::array keys = split(index.k, shape_.kv_heads);
-  mx::array values = mx::transpose(split(index.v, shape_.kv_heads), {0, 2, 1, 3});
-  if (shape_.qk_norm) {
-    queries = rms_norm(queries, parameters[static_cast<size_t>(index.q_norm)]);
-    keys = rms_norm(keys, parameters[static_cast<size_t>(index.k_norm)]);
+  switch (stage) {
+    case Stage::heads:
+      use({at.input_norm, at.q.weight, at.q.bias, at.k.weight, at.k.bias, at.v.weight, at.v.bias});
+      break;
+    case Stage::rotation: use({at.q_norm, at.k_norm}); break;
+    case Stage::attention_output: use({at.o.weight, at.o.bias}); break;
+    case Stage::mlp_input: use({at.post_norm, at.gate.weight, at.gate.bias, at.up.weight, at.up.bias}); break;
+    case Stage::mlp_output: use({at.down.weight, at.down.bias}); break;
   }
-  queries = rope_.rotate(mx::transpose(queries, {0, 2, 1, 3}), offset);
-  keys = rope_.rotate(mx::transpose(keys, {0, 2, 1, 3}), offset);
-  if (cache != nullptr) {
-    if (cache->keys) keys = mx::concatenate({*cache->keys, keys}, 2);
-    if (cache->values) values = mx::concatenate({*cache->values, values}, 2);
-    cache->keys = keys;
-    cache->values = values;
+  std::ranges::sort(used);
+  return used;
+}
+
+std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t index, Stage stage,
+                                      const std::vector<mx::array>& inputs, int offset) const {
+  const LayerIndex& at = layers_[static_cast<size_t>(index)];
+  const auto parameter = [&](int i) -> const mx::array& { return parameters[static_cast<size_t>(i)]; };
+  const mx::array& x = inputs.front();
+  switch (stage) {
+    case Stage::heads: {
+      const mx::array normed = rms_norm(x, parameter(at.input_norm));
+      return {project(parameters, at.q, normed), project(parameters, at.k, normed), project(parameters, at.v, normed)};
+    }
+    case Stage::rotation: {
+      const auto split = [&](const mx::array& projected, int norm) {
+        mx::array heads = mx::reshape(projected, {x.shape(0), x.shape(1), -1, static_cast<int>(shape_.head_dim)});
+        if (norm >= 0) heads = rms_norm(heads, parameter(norm));
+        return mx::transpose(heads, {0, 2, 1, 3});
+      };
+      return {rope_.rotate(split(inputs[0], at.q_norm), offset), rope_.rotate(split(inputs[1], at.k_norm), offset),
+              split(inputs[2], -1)};
+    }
+    case Stage::attention_output: {
+      const mx::array mixed = mx::reshape(mx::transpose(inputs[1], {0, 2, 1, 3}), {x.shape(0), x.shape(1), -1});
+      return {x + project(parameters, at.o, mixed)};
+    }
+    case Stage::mlp_input: {
+      const mx::array normed = rms_norm(x, parameter(at.post_norm));
+      return {project(parameters, at.gate, normed), project(parameters, at.up, normed)};
+    }
+    case Stage::mlp_output: return {x + project(parameters, at.down, swiglu(inputs[1], inputs[2]))};
   }
-  const mx::array mixed = causal_attention(queries, keys, values);
-  return project(parameters, index.o, mx::reshape(mx::transpose(mixed, {0, 2, 1, 3}), {rows, tokens, -1}));
+  return {};
 }
 
 mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::array& x, KeyValueCache* cache) const {
-  const LayerIndex& at = layers_[static_cast<size_t>(index)];
-  const auto parameter = [&](int i) -> const mx::array& { return parameters[static_cast<size_t>(i)]; };
-  KeyValueCache::Entry* entry = nullptr;
+  std::vector<mx::array> heads = stage(parameters, index, Stage::rotation, stage(parameters, index, Stage::heads, {x}),
+                                       cache == nullptr ? 0 : cache->length);
   if (cache != nullptr) {
     cache->layers.resize(layers_.size());
-    entry = &cache->layers[static_cast<size_t>(index)];
+    KeyValueCache::Entry& entry = cache->layers[static_cast<size_t>(index)];
+    if (entry.keys) heads[1] = mx::concatenate({*entry.keys, heads[1]}, 2);
+    if (entry.values) heads[2] = mx::concatenate({*entry.values, heads[2]}, 2);
+    entry.keys = heads[1];
+    entry.values = heads[2];
   }
-  const mx::array middle =
-      x + attend(parameters, at, rms_norm(x, parameter(at.input_norm)), entry, cache == nullptr ? 0 : cache->length);
-  const mx::array normed = rms_norm(middle, parameter(at.post_norm));
-  const mx::array gated = swiglu(project(parameters, at.gate, normed), project(parameters, at.up, normed));
-  return middle + project(parameters, at.down, gated);
+  const mx::array mixed = causal_attention(heads[0], heads[1], heads[2]);
+  const mx::array middle = stage(parameters, index, Stage::attention_output, {x, mixed}).front();
+  const std::vector<mx::array> mlp = stage(parameters, index, Stage::mlp_input, {middle});
+  return stage(parameters, index, Stage::mlp_output, {middle, mlp[0], mlp[1]}).front();
 }
 
 mx::array Decoder::norm(const Parameters& parameters, const mx::array& x) const {

@@ -23,6 +23,15 @@ struct KeyValueCache {
   int length = 0;  // tokens already held; the caller advances it once all layers have run
 };
 
+// A layer in five stages, each from what the products of the one before gave: inputs -> results.
+enum class Stage {
+  heads,             // {x [B, L, C]} -> {queries, keys, values}, as projected: [B, L, heads * D]
+  rotation,          // {queries, keys, values} as projected -> as attention takes them: [B, heads, L, D]
+  attention_output,  // {x, attention's result [B, H, L, D]} -> {middle [B, L, C]}
+  mlp_input,         // {middle} -> {gate, up}: [B, L, F]
+  mlp_output,        // {middle, gate, up} -> {the layer's output [B, L, C]}
+};
+
 class Decoder {
  public:
   explicit Decoder(const ModelShape& shape);
@@ -35,6 +44,15 @@ class Decoder {
   // One layer, causal: x [B, L, C] -> [B, L, C]. With a cache, x are the tokens after those it holds.
   mx::array layer(const Parameters& parameters, int64_t index, const mx::array& x,
                   KeyValueCache* cache = nullptr) const;
+  // One stage of a layer; `offset`: the position of the first of the L tokens (rotation alone).
+  std::vector<mx::array> stage(const Parameters& parameters, int64_t index, Stage stage,
+                               const std::vector<mx::array>& inputs, int offset = 0) const;
+  // The tensors that a stage uses, as positions in Parameters, ascending.
+  std::vector<int> stage_tensors(int64_t index, Stage stage) const;
+  // Positions of the embedding, the final norm and the head; the first and the last are the same when tied.
+  int embedding_index() const { return embedding_; }
+  int norm_index() const { return norm_; }
+  int head_index() const { return head_; }
   // The final norm: [..., C] -> [..., C]
   mx::array norm(const Parameters& parameters, const mx::array& x) const;
   // The head's weight [V, C]: lm_head, or the embedding when tied.
@@ -57,9 +75,6 @@ class Decoder {
 
   mx::array rms_norm(const mx::array& x, const mx::array& weight) const;
   mx::array project(const Parameters& parameters, const LinearIndex& index, const mx::array& x) const;
-  mx::array attend(const Parameters& parameters, const LayerIndex& index, const mx::array& x,
-                   KeyValueCache::Entry* cache, int offset) const;
-
   ModelShape shape_;
   std::vector<TensorShape> layout_;
   std::vector<LayerIndex> layers_;

@@ -21,16 +21,18 @@ mx::array chunk_logits(const mx::array& x, const mx::array& head) {
   return mx::astype(mx::matmul(x, mx::transpose(head)), mx::float32);
 }
 
-// Sum over a chunk of log(sum(exp(logits))) - logits[target]. With p = softmax(logits), the log is found from the
-// largest entry, whose probability is at least 1 / V.
-mx::array chunk_loss(const mx::array& logits, const mx::array& p, const mx::array& targets) {
-  const mx::array log_sums =
-      mx::subtract(mx::max(logits, -1, /* keepdims = */ true), mx::log(mx::max(p, -1, /* keepdims = */ true)));
+// log(sum(exp(logits))) of each row [T, 1], with p = softmax(logits): found from the largest entry, whose probability
+// is at least 1 / V.
+mx::array log_sums_of(const mx::array& logits, const mx::array& p) {
+  return mx::subtract(mx::max(logits, -1, /* keepdims = */ true), mx::log(mx::max(p, -1, /* keepdims = */ true)));
+}
+
+// Sum over a chunk of log(sum(exp(logits))) - logits[target].
+mx::array chunk_loss(const mx::array& logits, const mx::array& log_sums, const mx::array& targets) {
   return mx::sum(mx::subtract(log_sums, mx::take_along_axis(logits, mx::expand_dims(targets, 1), 1)));
 }
 
-// The loss, its gradient by x [T, C] and by the head [V, C]. With p = softmax(logits), the gradient by the logits is
-// p - onehot(targets); the one-hot part is a gather for x and a scatter for the head, and is never made.
+// The loss, its gradient by x [T, C] and by the head [V, C].
 std::vector<mx::array> loss_with_gradients(const mx::array& x, const mx::array& head, const mx::array& targets) {
   const int tokens = x.shape(0), chunk = chunk_tokens(head.shape(0));
   mx::array loss(0.0f);
@@ -41,21 +43,40 @@ std::vector<mx::array> loss_with_gradients(const mx::array& x, const mx::array& 
     // The head's gradient so far stands before this chunk, so that two chunks' logits never exist at once.
     const mx::array part =
         begin == 0 ? rows_of(x, begin, end) : mx::depends({rows_of(x, begin, end)}, {head_gradient}).front();
-    const mx::array part_targets = rows_of(targets, begin, end);
-    const mx::array logits = chunk_logits(part, head);
-    const mx::array p = row_softmax(logits);
-    loss = mx::add(loss, chunk_loss(logits, p, part_targets));
-    x_gradients.push_back(mx::subtract(mx::matmul(mx::astype(p, head.dtype()), head), mx::take(head, part_targets, 0)));
-    const mx::array part_f32 = mx::astype(part, mx::float32);
-    head_gradient =
-        begin == 0 ? mx::matmul(mx::transpose(p), part_f32) : mx::addmm(head_gradient, mx::transpose(p), part_f32);
+    const HeadBlock block = head_block(part, head, rows_of(targets, begin, end));
+    loss = mx::add(loss, block.loss);
+    x_gradients.push_back(block.x_gradient);
+    const mx::array part_f32 = mx::astype(part, mx::float32), transposed = mx::transpose(block.probabilities);
+    head_gradient = begin == 0 ? mx::matmul(transposed, part_f32) : mx::addmm(head_gradient, transposed, part_f32);
   }
-  const mx::array updates = mx::negative(mx::expand_dims(mx::astype(x, mx::float32), 1));
-  head_gradient = mx::scatter_add(head_gradient, targets, updates, 0);
-  return {loss, mx::astype(mx::concatenate(x_gradients, 0), x.dtype()), mx::astype(head_gradient, head.dtype())};
+  head_gradient = subtract_targets(head_gradient, x, targets);
+  return {loss, mx::concatenate(x_gradients, 0), mx::astype(head_gradient, head.dtype())};
 }
 
 }  // namespace
+
+// The gradient by the logits is p - onehot(targets); the one-hot part is a gather for x and a scatter for the head, and
+// is never made.
+HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array& targets) {
+  const mx::array logits = chunk_logits(x, head);
+  const mx::array p = row_softmax(logits);
+  const mx::array log_sums = log_sums_of(logits, p);
+  const mx::array x_gradient = mx::subtract(mx::matmul(mx::astype(p, head.dtype()), head), mx::take(head, targets, 0));
+  return {chunk_loss(logits, log_sums, targets), mx::astype(x_gradient, x.dtype()), log_sums, p};
+}
+
+// softmax over the rows that are here, times the share that these have of the sum over all.
+mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, const mx::array& log_sums) {
+  const mx::array logits = chunk_logits(x, head_rows);
+  const mx::array here = row_softmax(logits);
+  const mx::array share = mx::exp(mx::subtract(log_sums_of(logits, here), log_sums));
+  // The share multiplies x, which is narrower.
+  return mx::matmul(mx::transpose(here), mx::multiply(mx::astype(x, mx::float32), share));
+}
+
+mx::array subtract_targets(const mx::array& gradient, const mx::array& x, const mx::array& targets) {
+  return mx::scatter_add(gradient, targets, mx::negative(mx::expand_dims(mx::astype(x, mx::float32), 1)), 0);
+}
 
 mx::array summed_cross_entropy(const mx::array& x, const mx::array& head, const mx::array& targets) {
   if (x.shape(0) == 0) return mx::array(0.0f);
@@ -76,7 +97,7 @@ mx::array summed_cross_entropy_value(const mx::array& x, const mx::array& head, 
   for (int begin = 0; begin < x.shape(0); begin += chunk) {
     const int end = std::min(x.shape(0), begin + chunk);
     const mx::array logits = chunk_logits(mx::depends({rows_of(x, begin, end)}, {loss}).front(), head);
-    loss = mx::add(loss, chunk_loss(logits, row_softmax(logits), rows_of(targets, begin, end)));
+    loss = mx::add(loss, chunk_loss(logits, log_sums_of(logits, row_softmax(logits)), rows_of(targets, begin, end)));
   }
   return loss;
 }

@@ -1,4 +1,5 @@
-// The head's loss without the logits of a whole sequence.
+// The head's loss without the logits of a whole sequence. x [T, C] are hidden states after the final norm, the head is
+// [V, C], and a target is the id to predict. Sums are over the T targets; gradients are those of that sum.
 #pragma once
 
 #include <mlx/mlx.h>
@@ -7,11 +8,27 @@ namespace trunkline {
 
 namespace mx = mlx::core;
 
-// Cross entropy of hidden states x [T, C] under head [V, C], summed over the T targets (f32 scalar). Logits exist for
-// one chunk of tokens at a time, in the backward pass too.
+// Cross entropy of x under the head (f32 scalar). Logits exist for one chunk of tokens at a time, in the backward pass
+// too.
 mx::array summed_cross_entropy(const mx::array& x, const mx::array& head, const mx::array& targets);
 
 // The same value where no gradient will be asked for: cheaper.
 mx::array summed_cross_entropy_value(const mx::array& x, const mx::array& head, const mx::array& targets);
+
+// What a block of tokens gives whose logits exist at once. Lazy.
+struct HeadBlock {
+  mx::array loss;           // f32 scalar
+  mx::array x_gradient;     // [T, C], in x's dtype
+  mx::array log_sums;       // [T, 1] f32: log(sum(exp(logits)))
+  mx::array probabilities;  // [T, V] f32
+};
+HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array& targets);
+
+// The gradient of rows of the head, in f32, without what subtract_targets takes from it: made from the logits of those
+// rows alone, and the log_sums over all rows.
+mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, const mx::array& log_sums);
+
+// Takes x[t] from row targets[t] of `gradient`, for all t.
+mx::array subtract_targets(const mx::array& gradient, const mx::array& x, const mx::array& targets);
 
 }  // namespace trunkline

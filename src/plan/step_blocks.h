@@ -1,0 +1,48 @@
+// How a training step is cut so that it fits: pure arithmetic, for the runtime and for forecasts alike.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/model_shape.h"
+
+namespace trunkline {
+
+// Sizes of the blocks that a layer-wise step works in, and what it keeps of its forward pass.
+struct StepBlocks {
+  int64_t queries = 0;     // of each row whose attention scores exist at once
+  int64_t tokens = 0;      // of each row whose products in a layer exist at once, where they are not kept
+  int64_t logits = 0;      // targets whose logits exist at once
+  int64_t vocab_rows = 0;  // rows of the head whose gradient exists at once
+  // Layers, counted from the last, that keep every product of their forward pass, and those before them that keep what
+  // attention gave. The others keep their input alone.
+  int64_t keep_all = 0, keep_attention = 0;
+
+  bool operator==(const StepBlocks&) const = default;
+};
+
+// What a step is made of.
+struct StepSize {
+  int64_t rows = 1, tokens = 0;  // of the batch, padded
+  int64_t targets = 0;
+  int64_t width = 4;             // bytes of a weight, and of what is computed with it
+  int64_t state_width = 8;       // bytes of optimizer state a parameter
+  bool holds_gradients = false;  // all of them at once, in f32
+};
+
+// Bytes that a step has at once, at its worst moment, by part.
+struct StepMemory {
+  int64_t weights = 0, state = 0;
+  int64_t gradients = 0;  // held or on their way
+  int64_t inputs = 0;     // one a layer
+  int64_t kept = 0;       // of the forward pass, beyond inputs
+  int64_t blocks = 0;     // what is worked on
+  int64_t total() const { return weights + state + gradients + inputs + kept + blocks; }
+};
+StepMemory step_memory(const ModelShape& shape, const StepSize& size, const StepBlocks& blocks);
+
+// Blocks for a step in `limit` bytes. Their sizes depend on the shape, the step's size and, in the head, on whether its
+// whole gradient fits; as many layers keep what they can as fit. Where nothing fits, the smallest step is returned, and
+// step_memory tells.
+StepBlocks choose_blocks(const ModelShape& shape, const StepSize& size, int64_t limit);
+
+}  // namespace trunkline

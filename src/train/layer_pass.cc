@@ -1,0 +1,183 @@
+#include "train/layer_pass.h"
+
+#include <utility>
+
+namespace trunkline {
+namespace {
+
+using Arrays = std::vector<mx::array>;
+
+// Arrays [B, L, ...] (or [B, H, L, D]) that are made block by block of tokens.
+class Assemblies {
+ public:
+  explicit Assemblies(int tokens) : tokens_(tokens) {}
+
+  // A block's arrays, always as many.
+  void put(int begin, int end, const Arrays& block) {
+    for (size_t i = 0; i < block.size(); ++i) {
+      const int axis = block[i].ndim() == 4 ? 2 : 1;
+      if (i == all_.size()) {
+        mx::Shape shape = block[i].shape();
+        shape[static_cast<size_t>(axis)] = tokens_;
+        all_.emplace_back(shape, block[i].dtype(), axis);
+      }
+      all_[i].put_lazily(begin, end, block[i]);
+    }
+  }
+  Arrays values() const {
+    Arrays values;
+    for (const Assembly& assembly : all_) values.push_back(assembly.value());
+    return values;
+  }
+  Arrays take() {
+    Arrays values;
+    for (Assembly& assembly : all_) values.push_back(assembly.take());
+    return values;
+  }
+
+ private:
+  int tokens_;
+  std::vector<Assembly> all_;
+};
+
+Arrays parts(const Arrays& arrays, int begin, int end) {
+  Arrays found;
+  for (const mx::array& array : arrays) found.push_back(part(array, array.ndim() == 4 ? 2 : 1, begin, end));
+  return found;
+}
+
+Arrays joined(Arrays a, const Arrays& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+// The sums over blocks of the gradients of a layer's tensors.
+class LayerPass::Gradients {
+ public:
+  void add(int tensor, const mx::array& gradient) {
+    sums_.try_emplace(tensor, gradient.shape()).first->second.add(gradient);
+  }
+  Arrays values() const {
+    Arrays values;
+    for (const auto& [tensor, sum] : sums_) values.push_back(sum.value());
+    return values;
+  }
+  std::map<int, mx::array> take() {
+    std::map<int, mx::array> taken;
+    for (auto& [tensor, sum] : sums_) taken.emplace(tensor, sum.take());
+    return taken;
+  }
+
+ private:
+  std::map<int, Accumulation> sums_;
+};
+
+void LayerPass::evaluate(const Arrays& arrays) const {
+  mx::eval(arrays);
+  if (after_block_) after_block_();
+}
+
+// The gradients of a stage's inputs; those of its tensors are added to `gradients`. MLX makes of the stage's forward
+// pass only what these need: not its products.
+Arrays LayerPass::vjp(int64_t layer, Stage stage, const Arrays& inputs, const Arrays& cotangents, Gradients& gradients,
+                      int offset) const {
+  const std::vector<int> used = decoder_.stage_tensors(layer, stage);
+  Arrays primals;
+  for (const int tensor : used) primals.push_back(parameters_[static_cast<size_t>(tensor)]);
+  primals.insert(primals.end(), inputs.begin(), inputs.end());
+  const auto run = [&](const Arrays& in) {
+    Parameters parameters = parameters_;
+    for (size_t i = 0; i < used.size(); ++i) parameters[static_cast<size_t>(used[i])] = in[i];
+    return decoder_.stage(parameters, layer, stage, {in.begin() + static_cast<ptrdiff_t>(used.size()), in.end()},
+                          offset);
+  };
+  Arrays found = mx::vjp(run, primals, cotangents).second;
+  for (size_t i = 0; i < used.size(); ++i) gradients.add(used[i], found[i]);
+  return {found.begin() + static_cast<ptrdiff_t>(used.size()), found.end()};
+}
+
+Arrays LayerPass::project(int64_t layer, const mx::array& x) const {
+  Assemblies heads(x.shape(1));
+  for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
+    heads.put(begin, end, decoder_.stage(parameters_, layer, Stage::heads, {part(x, 1, begin, end)}));
+    evaluate(heads.values());
+  }
+  return heads.take();
+}
+
+Arrays LayerPass::rotate(int64_t layer, const Arrays& heads) const {
+  const int tokens = heads.front().shape(1);
+  Assemblies rotated(tokens);
+  for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
+    rotated.put(begin, end, decoder_.stage(parameters_, layer, Stage::rotation, parts(heads, begin, end), begin));
+    evaluate(rotated.values());
+  }
+  return rotated.take();
+}
+
+LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep keep) const {
+  Forward result{x, {.input = x}};
+  KeptLayer& kept = result.kept;
+  Arrays projected = project(layer, x);
+  Arrays rotated = rotate(layer, projected);
+  if (keep == Keep::all) kept.heads = projected;
+  projected.clear();
+  const mx::array mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, after_block_);
+  rotated.clear();
+  if (keep != Keep::input) kept.mixed = mixed;
+  Assemblies output(x.shape(1)), mlp(x.shape(1));
+  for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
+    const Arrays middle = decoder_.stage(parameters_, layer, Stage::attention_output, parts({x, mixed}, begin, end));
+    const Arrays all = joined(middle, decoder_.stage(parameters_, layer, Stage::mlp_input, middle));
+    output.put(begin, end, decoder_.stage(parameters_, layer, Stage::mlp_output, all));
+    if (keep == Keep::all) mlp.put(begin, end, all);
+    evaluate(joined(output.values(), mlp.values()));
+  }
+  result.output = output.take().front();
+  kept.mlp = mlp.take();
+  return result;
+}
+
+LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array d) const {
+  const mx::array x = kept.input;
+  const int tokens = x.shape(1);
+  Gradients gradients;
+  if (kept.heads.empty()) kept.heads = project(layer, x);
+  const Arrays rotated = rotate(layer, kept.heads);
+  if (!kept.mixed) {
+    kept.mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, after_block_);
+  }
+  Assemblies through(tokens);  // gradients of x, past attention, and of attention's result
+  for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
+    const Arrays in = parts({x, *kept.mixed}, begin, end);
+    Arrays mlp = parts(kept.mlp, begin, end);
+    if (mlp.empty()) {
+      const Arrays middle = decoder_.stage(parameters_, layer, Stage::attention_output, in);
+      mlp = joined(middle, decoder_.stage(parameters_, layer, Stage::mlp_input, middle));
+    }
+    const Arrays out = vjp(layer, Stage::mlp_output, mlp, {part(d, 1, begin, end)}, gradients);
+    const Arrays middle = vjp(layer, Stage::mlp_input, {mlp[0]}, {out[1], out[2]}, gradients);
+    through.put(begin, end, vjp(layer, Stage::attention_output, in, {out[0] + middle[0]}, gradients));
+    evaluate(joined(through.values(), gradients.values()));
+  }
+  kept.mlp.clear();
+  kept.mixed.reset();
+  Arrays past = through.take();
+  AttentionGradients attention =
+      attention_gradients_in_blocks(rotated[0], rotated[1], rotated[2], past[1], mask_, blocks_.queries, after_block_);
+  past.pop_back();
+  const Arrays cotangents = {std::move(attention.queries), std::move(attention.keys), std::move(attention.values)};
+  Assemblies input(tokens);
+  for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
+    const Arrays heads =
+        vjp(layer, Stage::rotation, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients, begin);
+    const Arrays in = vjp(layer, Stage::heads, {part(x, 1, begin, end)}, heads, gradients);
+    input.put(begin, end, {part(past[0], 1, begin, end) + in[0]});
+    evaluate(joined(input.values(), gradients.values()));
+  }
+  return {input.take().front(), gradients.take()};
+}
+
+}  // namespace trunkline

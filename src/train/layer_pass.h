@@ -1,0 +1,72 @@
+// One layer's forward and backward pass in blocks of queries and of tokens, each evaluated before the next.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "model/attention.h"
+#include "model/decoder.h"
+#include "model/parts.h"
+
+namespace trunkline {
+
+// What a layer keeps of its forward pass for its backward pass, which makes the rest again. It enters speed and memory
+// alone: what is made again has the same bits.
+enum class Keep { input, attention, all };
+
+struct KeptLayer {
+  mx::array input;                      // [B, L, C]
+  std::optional<mx::array> mixed = {};  // attention's result, [B, H, L, D]
+  // As Stage has them; empty where not kept.
+  std::vector<mx::array> heads = {};  // projected queries, keys, values
+  std::vector<mx::array> mlp = {};    // middle, gate, up
+};
+
+struct LayerBlocks {
+  int queries = 1, tokens = 1;  // of each row
+};
+
+class LayerPass {
+ public:
+  // `after_block` is called when a block has been computed: this thread gets on.
+  LayerPass(const Decoder& decoder, const Parameters& parameters, const AttentionMask& mask, LayerBlocks blocks,
+            std::function<void()> after_block)
+      : decoder_(decoder),
+        parameters_(parameters),
+        mask_(mask),
+        blocks_(blocks),
+        after_block_(std::move(after_block)) {}
+
+  struct Forward {
+    mx::array output;  // [B, L, C]
+    KeptLayer kept;
+  };
+  Forward forward(int64_t layer, const mx::array& x, Keep keep) const;
+
+  struct Backward {
+    mx::array input;                   // the gradient of the layer's input
+    std::map<int, mx::array> tensors;  // those of its tensors, by their position in Parameters: f32
+  };
+  // `d`: the gradient of the layer's output.
+  Backward backward(int64_t layer, KeptLayer kept, mx::array d) const;
+
+ private:
+  class Gradients;
+  std::vector<mx::array> project(int64_t layer, const mx::array& x) const;
+  std::vector<mx::array> rotate(int64_t layer, const std::vector<mx::array>& heads) const;
+  std::vector<mx::array> vjp(int64_t layer, Stage stage, const std::vector<mx::array>& inputs,
+                             const std::vector<mx::array>& cotangents, Gradients& gradients, int offset = 0) const;
+  void evaluate(const std::vector<mx::array>& arrays) const;
+
+  const Decoder& decoder_;
+  const Parameters& parameters_;
+  const AttentionMask& mask_;
+  LayerBlocks blocks_;
+  std::function<void()> after_block_;
+};
+
+}  // namespace trunkline

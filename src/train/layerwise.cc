@@ -1,0 +1,237 @@
+#include "train/layerwise.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bridge/arrays.h"
+#include "train/cross_entropy.h"
+
+namespace trunkline {
+namespace {
+
+using Arrays = std::vector<mx::array>;
+
+std::vector<int32_t> values_of(const mx::array& array) {
+  const mx::array ordered = in_row_order(array);
+  return {ordered.data<int32_t>(), ordered.data<int32_t>() + ordered.size()};
+}
+
+mx::array indices(const std::vector<int32_t>& values) {
+  return mx::array(values.begin(), {static_cast<int>(values.size())}, mx::int32);
+}
+
+int narrow(int64_t value) { return static_cast<int>(std::min<int64_t>(value, 1 << 30)); }
+
+// A tensor's rows from `begin` to `end`, as pieces of `step` rows.
+void cut(std::vector<Piece>& pieces, int tensor, int64_t rows, int64_t step) {
+  for (const auto& [begin, end] : parts_of(narrow(rows), narrow(step))) {
+    pieces.push_back({{static_cast<size_t>(tensor), begin, end - begin}});
+  }
+}
+
+constexpr Stage kStages[] = {Stage::heads, Stage::rotation, Stage::attention_output, Stage::mlp_input,
+                             Stage::mlp_output};
+
+}  // namespace
+
+std::vector<Piece> pieces_of(const Decoder& decoder, int64_t vocab_rows) {
+  std::vector<Piece> pieces;
+  const int64_t vocab = decoder.shape().vocab;
+  if (!decoder.shape().tied) cut(pieces, decoder.head_index(), vocab, vocab_rows);
+  const auto whole = [&](int tensor) {
+    return TensorRows{static_cast<size_t>(tensor), 0, decoder.layout()[static_cast<size_t>(tensor)].dims.front()};
+  };
+  pieces.push_back({whole(decoder.norm_index())});
+  for (int64_t layer = decoder.shape().layers - 1; layer >= 0; --layer) {
+    Piece& piece = pieces.emplace_back();
+    for (const Stage stage : kStages) {
+      for (const int tensor : decoder.stage_tensors(layer, stage)) piece.push_back(whole(tensor));
+    }
+    std::ranges::sort(piece, {}, &TensorRows::tensor);
+  }
+  cut(pieces, decoder.embedding_index(), vocab, vocab_rows);
+  return pieces;
+}
+
+void hand_over_zeros(const Decoder& decoder, int64_t vocab_rows, const HandOver& hand_over) {
+  for (const Piece& piece : pieces_of(decoder, vocab_rows)) {
+    Arrays zeros;
+    for (const TensorRows& rows : piece) {
+      const std::vector<int64_t>& dims = decoder.layout()[rows.tensor].dims;
+      mx::Shape shape(dims.begin(), dims.end());
+      shape.front() = static_cast<int>(rows.rows);
+      zeros.push_back(mx::zeros(shape, mx::float32));
+    }
+    mx::eval(zeros);
+    hand_over(piece, std::move(zeros));
+  }
+}
+
+LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameters, const Batch& batch,
+                             const StepBlocks& blocks, std::function<void()> after_block)
+    : decoder_(decoder),
+      parameters_(parameters),
+      batch_(batch),
+      blocks_(blocks),
+      after_block_(std::move(after_block)),
+      ids_(values_of(batch.ids)),
+      targets_(values_of(batch.targets)) {}
+
+LayerPass LayerwisePass::layer_pass() const {
+  return {decoder_, parameters_, mask_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, after_block_};
+}
+
+Keep LayerwisePass::keep_of(int64_t layer) const {
+  const int64_t from_last = decoder_.shape().layers - 1 - layer;
+  if (from_last < blocks_.keep_all) return Keep::all;
+  return from_last < blocks_.keep_all + blocks_.keep_attention ? Keep::attention : Keep::input;
+}
+
+// From the embedding to the last layer's output where targets are predicted.
+void LayerwisePass::run_layers(bool keep) {
+  mx::array x = decoder_.embed(parameters_, batch_.ids);
+  x.eval();
+  const LayerPass pass = layer_pass();
+  for (int64_t layer = 0; layer < decoder_.shape().layers; ++layer) {
+    LayerPass::Forward result = pass.forward(layer, x, keep ? keep_of(layer) : Keep::input);
+    x = std::move(result.output);
+    if (keep) kept_.push_back(std::move(result.kept));
+  }
+  states_ = mx::take(mx::reshape(x, {-1, x.shape(-1)}), batch_.positions, 0);
+  states_->eval();
+}
+
+double LayerwisePass::forward() {
+  run_layers(true);
+  const mx::array& head = decoder_.head(parameters_);
+  const int targets = states_->shape(0);
+  const bool whole = blocks_.vocab_rows >= decoder_.shape().vocab;
+  Assembly gradient(states_->shape(), states_->dtype(), 0), log_sums({targets, 1}, mx::float32, 0);
+  Accumulation norm_gradient(parameters_[static_cast<size_t>(decoder_.norm_index())].shape());
+  double loss = 0.0;
+  for (const auto& [begin, end] : parts_of(targets, narrow(blocks_.logits))) {
+    const mx::array x = part(*states_, 0, begin, end), normed = decoder_.norm(parameters_, x);
+    const mx::array part_targets = part(batch_.targets, 0, begin, end);
+    const HeadBlock block = head_block(normed, head, part_targets);
+    const auto norm = [&](const Arrays& in) {
+      Parameters parameters = parameters_;
+      parameters[static_cast<size_t>(decoder_.norm_index())] = in[1];
+      return Arrays{decoder_.norm(parameters, in[0])};
+    };
+    const Arrays owed =
+        mx::vjp(norm, {x, parameters_[static_cast<size_t>(decoder_.norm_index())]}, {block.x_gradient}).second;
+    gradient.put_lazily(begin, end, owed[0]);
+    norm_gradient.add(owed[1]);
+    log_sums.put_lazily(begin, end, block.log_sums);
+    Arrays made = {block.loss, gradient.value(), log_sums.value(), norm_gradient.value()};
+    if (whole) {
+      const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
+      whole_head_gradient_ = whole_head_gradient_
+                                 ? mx::addmm(*std::exchange(whole_head_gradient_, std::nullopt), transposed, normed_f32)
+                                 : mx::matmul(transposed, normed_f32);
+      made.push_back(*whole_head_gradient_);
+    }
+    mx::eval(made);
+    if (after_block_) after_block_();
+    loss += made.front().item<float>();
+  }
+  states_gradient_ = gradient.take();
+  log_sums_ = log_sums.take();
+  norm_gradient_ = norm_gradient.take();
+  return loss;
+}
+
+double LayerwisePass::loss() {
+  run_layers(false);
+  const mx::array& head = decoder_.head(parameters_);
+  double loss = 0.0;
+  for (const auto& [begin, end] : parts_of(states_->shape(0), narrow(blocks_.logits))) {
+    const mx::array normed = decoder_.norm(parameters_, part(*states_, 0, begin, end));
+    loss += summed_cross_entropy_value(normed, head, part(batch_.targets, 0, begin, end)).item<float>();
+    if (after_block_) after_block_();
+  }
+  return loss;
+}
+
+// The gradient of rows of the head, from a second pass over their logits unless it was made in the first.
+mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
+  std::optional<mx::array> gradient = std::exchange(whole_head_gradient_, std::nullopt);
+  if (!gradient) {
+    const mx::array head = part(decoder_.head(parameters_), 0, narrow(row), narrow(row + rows));
+    Accumulation sum({narrow(rows), head.shape(1)});
+    for (const auto& [begin, end] :
+         parts_of(states_->shape(0), narrow(blocks_.logits * decoder_.shape().vocab / rows))) {
+      const mx::array normed = decoder_.norm(parameters_, part(*states_, 0, begin, end));
+      sum.add(head_rows_gradient(normed, head, part(*log_sums_, 0, begin, end)));
+      mx::eval(sum.value());
+      if (after_block_) after_block_();
+    }
+    gradient = sum.take();
+  }
+  std::vector<int32_t> places, targets;
+  for (size_t t = 0; t < targets_.size(); ++t) {
+    if (targets_[t] < row || targets_[t] >= row + rows) continue;
+    places.push_back(static_cast<int32_t>(t));
+    targets.push_back(targets_[t] - static_cast<int32_t>(row));
+  }
+  mx::array made = *std::exchange(gradient, std::nullopt);
+  for (const auto& [begin, end] : parts_of(static_cast<int>(places.size()), narrow(blocks_.logits))) {
+    const std::vector<int32_t> where(places.begin() + begin, places.begin() + end);
+    const std::vector<int32_t> which(targets.begin() + begin, targets.begin() + end);
+    const mx::array normed = decoder_.norm(parameters_, mx::take(*states_, indices(where), 0));
+    made = subtract_targets(std::exchange(made, mx::array(0.0f)), normed, indices(which));
+    made.eval();
+  }
+  return made;
+}
+
+// Adds what the look-up of ids owes to rows of the embedding.
+mx::array LayerwisePass::add_embedding_gradient(mx::array gradient, const mx::array& d, int64_t row) const {
+  const int64_t rows = gradient.shape(0);
+  std::vector<int32_t> places, which;
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    if (ids_[i] < row || ids_[i] >= row + rows) continue;
+    places.push_back(static_cast<int32_t>(i));
+    which.push_back(ids_[i] - static_cast<int32_t>(row));
+  }
+  if (places.empty()) return gradient;
+  const mx::array owed = mx::astype(places.size() == ids_.size() ? d : mx::take(d, indices(places), 0), mx::float32);
+  return mx::scatter_add(std::exchange(gradient, mx::array(0.0f)), indices(which), mx::expand_dims(owed, 1), 0);
+}
+
+void LayerwisePass::backward(const HandOver& hand_over) {
+  const mx::Shape shape = kept_.front().input.shape();
+  // The last layer's output owes nothing where no target is predicted.
+  mx::array d = mx::scatter_add(mx::zeros({shape[0] * shape[1], shape[2]}, states_->dtype()), batch_.positions,
+                                mx::expand_dims(*std::exchange(states_gradient_, std::nullopt), 1), 0);
+  d = mx::reshape(d, shape);
+  d.eval();
+  const LayerPass pass = layer_pass();
+  int64_t layer = decoder_.shape().layers;
+  const bool tied = decoder_.shape().tied;
+  for (const Piece& piece : pieces_of(decoder_, blocks_.vocab_rows)) {
+    const TensorRows& first = piece.front();
+    const auto tensor = static_cast<int>(first.tensor);
+    Arrays gradients;
+    if (tensor == decoder_.embedding_index()) {
+      mx::array gradient =
+          tied ? head_gradient(first.row, first.rows) : mx::zeros({narrow(first.rows), shape[2]}, mx::float32);
+      d = mx::reshape(d, {-1, shape[2]});
+      gradients = {add_embedding_gradient(std::exchange(gradient, mx::array(0.0f)), d, first.row)};
+    } else if (tensor == decoder_.head_index()) {
+      gradients = {head_gradient(first.row, first.rows)};
+    } else if (tensor == decoder_.norm_index()) {
+      gradients = {*std::exchange(norm_gradient_, std::nullopt)};
+    } else {
+      --layer;
+      LayerPass::Backward result = pass.backward(layer, std::move(kept_.back()), std::exchange(d, mx::array(0.0f)));
+      kept_.pop_back();
+      d = std::move(result.input);
+      for (auto& [index, gradient] : result.tensors) gradients.push_back(std::exchange(gradient, mx::array(0.0f)));
+    }
+    mx::eval(gradients);
+    hand_over(piece, std::move(gradients));
+  }
+}
+
+}  // namespace trunkline

@@ -1,0 +1,74 @@
+// The forward and backward pass of a micro-batch, layer by layer: gradients are handed over as soon as they exist, and
+// those of all tensors never exist at once here.
+#pragma once
+
+#include <mlx/mlx.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "model/attention.h"
+#include "model/decoder.h"
+#include "plan/step_blocks.h"
+#include "train/layer_pass.h"
+#include "train/loss.h"
+
+namespace trunkline {
+
+// Rows `row` .. `row` + `rows` of a tensor (a vector's entries are its rows).
+struct TensorRows {
+  size_t tensor = 0;
+  int64_t row = 0, rows = 0;
+  bool operator==(const TensorRows&) const = default;
+};
+// What is handed over at once.
+using Piece = std::vector<TensorRows>;
+
+// The pieces of a backward pass, in order: the head from its first row on (unless tied), the final norm, the layers
+// from last to first, the embedding. Head and embedding are cut after each `vocab_rows`.
+std::vector<Piece> pieces_of(const Decoder& decoder, int64_t vocab_rows);
+
+// Takes a piece and its gradients (f32, evaluated, parallel to it).
+using HandOver = std::function<void(const Piece&, std::vector<mx::array>)>;
+
+// Gradients of zero for every piece: what a rank without rows has to give.
+void hand_over_zeros(const Decoder& decoder, int64_t vocab_rows, const HandOver& hand_over);
+
+class LayerwisePass {
+ public:
+  // What is referred to must live as long; while backward runs, hand_over may change the tensors of pieces that it has
+  // been given. `after_block` is called often: this thread gets on.
+  LayerwisePass(const Decoder& decoder, const Parameters& parameters, const Batch& batch, const StepBlocks& blocks,
+                std::function<void()> after_block = {});
+
+  // The loss summed over the batch's targets.
+  double forward();
+  // The gradients of that sum; after forward, once.
+  void backward(const HandOver& hand_over);
+
+  // The same loss where no gradient will be asked for; instead of forward.
+  double loss();
+
+ private:
+  LayerPass layer_pass() const;
+  Keep keep_of(int64_t layer) const;
+  void run_layers(bool keep);
+  mx::array head_gradient(int64_t row, int64_t rows);
+  mx::array add_embedding_gradient(mx::array gradient, const mx::array& d, int64_t row) const;
+
+  const Decoder& decoder_;
+  const Parameters& parameters_;
+  const Batch& batch_;
+  StepBlocks blocks_;
+  std::function<void()> after_block_;
+  std::vector<int32_t> ids_, targets_;
+  AttentionMask mask_;
+  std::vector<KeptLayer> kept_;
+  // Where targets are predicted: the last layer's output [T, C], its gradient, and log(sum(exp(logits))) [T, 1].
+  std::optional<mx::array> states_, states_gradient_, log_sums_;
+  std::optional<mx::array> norm_gradient_, whole_head_gradient_;
+};
+
+}  // namespace trunkline

@@ -1,0 +1,157 @@
+#include "train/layerwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "model/golden_model_test.h"
+
+namespace trunkline {
+namespace {
+
+using testing_model::golden_model;
+
+constexpr const char* kModels[] = {"llama-biases", "llama-smol", "qwen2-bias", "qwen3-tied", "qwen3-untied"};
+
+// Rows of 2 .. 29 tokens, some of them targets.
+Batch batch_of(int64_t vocab, int rows) {
+  static std::vector<std::vector<int32_t>> ids;
+  static std::vector<std::vector<uint8_t>> targets;
+  ids.clear();
+  targets.clear();
+  std::vector<RowView> views;
+  for (int r = 0; r < rows; ++r) {
+    auto& row = ids.emplace_back();
+    auto& marked = targets.emplace_back();
+    for (int i = 0; i < 2 + r * 9; ++i) {
+      row.push_back(static_cast<int32_t>((i * 7 + r * 13 + i * i) % (vocab - 1) + 1));
+      marked.push_back(i > 0 && (i + r) % 4 != 0);
+    }
+    marked[1] = 1;
+  }
+  for (int r = 0; r < rows; ++r) {
+    views.push_back({.ids = ids[static_cast<size_t>(r)], .targets = targets[static_cast<size_t>(r)]});
+  }
+  return make_batch(views);
+}
+
+struct Result {
+  double loss;
+  Parameters gradients;
+};
+
+// The whole gradients, put together from the pieces.
+Result layerwise(const Decoder& decoder, const Parameters& parameters, const Batch& batch, const StepBlocks& blocks) {
+  LayerwisePass pass(decoder, parameters, batch, blocks);
+  Result result{pass.forward(), {}};
+  std::map<size_t, std::vector<mx::array>> rows;
+  const std::vector<Piece> expected = pieces_of(decoder, blocks.vocab_rows);
+  size_t at = 0;
+  pass.backward([&](const Piece& piece, std::vector<mx::array> gradients) {
+    EXPECT_EQ(piece, expected.at(at++));
+    EXPECT_EQ(piece.size(), gradients.size());
+    for (size_t i = 0; i < piece.size(); ++i) {
+      EXPECT_EQ(gradients[i].dtype(), mx::float32);
+      EXPECT_EQ(gradients[i].shape(0), piece[i].rows);
+      rows[piece[i].tensor].push_back(gradients[i]);
+    }
+  });
+  EXPECT_EQ(at, expected.size());
+  for (auto& [tensor, parts] : rows) {
+    EXPECT_EQ(tensor, result.gradients.size());
+    result.gradients.push_back(mx::concatenate(parts, 0));
+  }
+  mx::eval(result.gradients);
+  return result;
+}
+
+double furthest(const mx::array& a, const mx::array& b) { return mx::max(mx::abs(a - b)).item<float>(); }
+
+TEST(Layerwise, PiecesCoverEveryTensorOnce) {
+  for (const char* name : kModels) {
+    const Decoder decoder(load_checkpoint(golden_model(name)).shape);
+    for (const int64_t step : {int64_t{1}, int64_t{50}, decoder.shape().vocab, decoder.shape().vocab + 5}) {
+      std::map<size_t, int64_t> next;
+      for (const Piece& piece : pieces_of(decoder, step)) {
+        for (const TensorRows& rows : piece) {
+          EXPECT_EQ(rows.row, next[rows.tensor]);
+          next[rows.tensor] += rows.rows;
+        }
+      }
+      ASSERT_EQ(next.size(), decoder.layout().size());
+      for (const auto& [tensor, rows] : next) EXPECT_EQ(rows, decoder.layout()[tensor].dims.front());
+    }
+  }
+}
+
+TEST(Layerwise, GradientsAreThoseOfTheWholeGraph) {
+  for (const char* name : kModels) {
+    SCOPED_TRACE(name);
+    const Checkpoint checkpoint = load_checkpoint(golden_model(name));
+    const Decoder decoder(checkpoint.shape);
+    const Parameters parameters = cast(checkpoint.tensors, mx::float32);
+    const Batch batch = batch_of(decoder.shape().vocab, 4);
+    LossAndGradients whole = loss_and_gradients(decoder, parameters, batch);
+    whole.loss.eval();
+    const int64_t vocab = decoder.shape().vocab, tokens = batch.ids.shape(1);
+    const std::vector<StepBlocks> cuts = {{tokens, tokens, batch.target_count, vocab},
+                                          {1, 1, 1, vocab},
+                                          {7, 5, 3, 10},
+                                          {tokens - 1, tokens + 1, 1000, 33},
+                                          {4, tokens, 11, vocab},
+                                          {tokens, 6, batch.target_count, vocab - 1}};
+    for (const StepBlocks& cut : cuts) {
+      SCOPED_TRACE(
+          fmt::format("queries {} tokens {} logits {} vocab {}", cut.queries, cut.tokens, cut.logits, cut.vocab_rows));
+      const Result result = layerwise(decoder, parameters, batch, cut);
+      EXPECT_NEAR(result.loss, whole.loss.item<float>(), 1e-5 * result.loss);
+      ASSERT_EQ(result.gradients.size(), whole.gradients.size());
+      for (size_t i = 0; i < whole.gradients.size(); ++i) {
+        const double largest = mx::max(mx::abs(whole.gradients[i])).item<float>();
+        EXPECT_LT(furthest(result.gradients[i], whole.gradients[i]), 2e-5 * largest) << decoder.layout()[i].name;
+      }
+      EXPECT_NEAR(LayerwisePass(decoder, parameters, batch, cut).loss(), result.loss, 1e-5 * result.loss);
+    }
+  }
+}
+
+// What is kept enters speed and memory alone.
+TEST(Layerwise, WhatIsKeptChangesNoBit) {
+  for (const char* name : {"llama-biases", "qwen3-tied"}) {
+    const Checkpoint checkpoint = load_checkpoint(golden_model(name));
+    const Decoder decoder(checkpoint.shape);
+    const Parameters parameters = cast(checkpoint.tensors, mx::float32);
+    const Batch batch = batch_of(decoder.shape().vocab, 3);
+    StepBlocks blocks{5, 7, 9, 20};
+    const Result least = layerwise(decoder, parameters, batch, blocks);
+    const int64_t layers = decoder.shape().layers;
+    for (const auto& [all, attention] :
+         {std::pair(layers, int64_t{0}), {int64_t{0}, layers}, {int64_t{1}, layers - 1}}) {
+      blocks.keep_all = all;
+      blocks.keep_attention = attention;
+      const Result kept = layerwise(decoder, parameters, batch, blocks);
+      EXPECT_EQ(kept.loss, least.loss);
+      for (size_t i = 0; i < kept.gradients.size(); ++i) {
+        EXPECT_TRUE(mx::array_equal(kept.gradients[i], least.gradients[i]).item<bool>()) << decoder.layout()[i].name;
+      }
+    }
+  }
+}
+
+TEST(Layerwise, ZerosHaveTheSamePieces) {
+  const Decoder decoder(load_checkpoint(golden_model("qwen3-untied")).shape);
+  std::vector<Piece> pieces;
+  hand_over_zeros(decoder, 30, [&](const Piece& piece, const std::vector<mx::array>& gradients) {
+    pieces.push_back(piece);
+    for (size_t i = 0; i < piece.size(); ++i) {
+      EXPECT_EQ(gradients[i].shape(0), piece[i].rows);
+      EXPECT_EQ(mx::max(mx::abs(gradients[i])).item<float>(), 0.0f);
+    }
+  });
+  EXPECT_EQ(pieces, pieces_of(decoder, 30));
+}
+
+}  // namespace
+}  // namespace trunkline
