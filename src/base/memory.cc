@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -19,6 +21,15 @@ void keep_freed_memory() {
   ::mallopt(M_MMAP_MAX, 0);         // no blocks of their own
   ::mallopt(M_TRIM_THRESHOLD, -1);  // nothing at the end is given back
 #endif
+}
+
+int64_t machine_memory() {
+  const int64_t whole = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+#ifndef __APPLE__
+  int64_t group = 0;  // "max" where there is no limit: no number
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> group && group > 0) return std::min(whole, group);
+#endif
+  return whole;
 }
 
 ProcessMemory process_memory() {

@@ -12,6 +12,9 @@ struct ProcessMemory {
 
 ProcessMemory process_memory();
 
+// Bytes that the machine has, or that it gives to the group of processes that this one is of, if that is less.
+int64_t machine_memory();
+
 // From here on, large blocks that are freed stay with the process for its next use of them, merged with their
 // neighbours, rather than going back to the system, which clears every page before it gives it again (a third of the
 // time of a step on a processor that computes). The process then takes what it took at its peak. Only glibc needs this.

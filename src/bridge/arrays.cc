@@ -15,33 +15,46 @@ bool is_in_row_order(const mx::array& array) {
   return array.flags().row_contiguous && array.data_size() == array.size();
 }
 
-// Applies exchange(data, bytes) to the bytes of all arrays: to a large one in place, to small ones packed together.
+// Applies exchange(data, bytes) to all parts: to a large one in place, to small ones packed together.
 template <typename Exchange>
-void exchange_all(std::vector<mx::array>& arrays, Exchange exchange) {
+void exchange_all(const std::vector<std::span<char>>& parts, Exchange exchange) {
   std::vector<char> pack;
-  std::vector<mx::array*> packed;
+  std::vector<std::span<char>> packed;
   const auto flush = [&] {
     if (pack.empty()) return;
     exchange(pack.data(), pack.size());
     const char* at = pack.data();
-    for (mx::array* array : packed) {
-      std::memcpy(array->data<char>(), at, array->nbytes());
-      at += array->nbytes();
+    for (const std::span<char> part : packed) {
+      std::memcpy(part.data(), at, part.size());
+      at += part.size();
     }
     pack.clear();
     packed.clear();
   };
-  for (mx::array& array : arrays) {
-    array = own(std::move(array));
-    if (array.nbytes() >= kSmallBytes) {
-      exchange(array.data<char>(), array.nbytes());
+  for (const std::span<char> part : parts) {
+    if (part.size() >= kSmallBytes) {
+      exchange(part.data(), part.size());
       continue;
     }
-    pack.insert(pack.end(), array.data<char>(), array.data<char>() + array.nbytes());
-    packed.push_back(&array);
+    pack.insert(pack.end(), part.begin(), part.end());
+    packed.push_back(part);
     if (pack.size() >= kPackBytes) flush();
   }
   flush();
+}
+
+// The arrays' bytes, in memory that may be written to.
+std::vector<std::span<char>> own_bytes(std::vector<mx::array>& arrays) {
+  std::vector<std::span<char>> parts;
+  for (mx::array& array : arrays) {
+    array = own(std::move(array));
+    parts.emplace_back(array.data<char>(), array.nbytes());
+  }
+  return parts;
+}
+
+void sum_all(Group& group, const std::vector<std::span<char>>& parts) {
+  exchange_all(parts, [&](char* data, size_t bytes) { group.all_sum(data, data, bytes / sizeof(float), Dtype::f32); });
 }
 
 }  // namespace
@@ -68,12 +81,19 @@ void all_sum(Group& group, std::vector<mx::array>& arrays) {
     if (array.dtype() != mx::float32) fail(ErrorKind::unsupported, "all_sum of arrays takes float32 alone");
   }
   if (group.size() == 1) return;
-  exchange_all(arrays, [&](char* data, size_t bytes) { group.all_sum(data, data, bytes / sizeof(float), Dtype::f32); });
+  sum_all(group, own_bytes(arrays));
+}
+
+void all_sum(Group& group, const std::vector<std::span<float>>& parts) {
+  if (group.size() == 1) return;
+  std::vector<std::span<char>> bytes;
+  for (const std::span<float> part : parts) bytes.emplace_back(reinterpret_cast<char*>(part.data()), part.size_bytes());
+  sum_all(group, bytes);
 }
 
 void broadcast(Group& group, std::vector<mx::array>& arrays, int root) {
   if (group.size() == 1) return;
-  exchange_all(arrays, [&](char* data, size_t bytes) { group.broadcast(data, bytes, Dtype::u8, root); });
+  exchange_all(own_bytes(arrays), [&](char* data, size_t bytes) { group.broadcast(data, bytes, Dtype::u8, root); });
 }
 
 }  // namespace trunkline

@@ -3,6 +3,7 @@
 
 #include <mlx/mlx.h>
 
+#include <span>
 #include <vector>
 
 #include "trunkline/group.h"
@@ -21,6 +22,10 @@ mx::array own(mx::array array);
 // Evaluates `arrays` (f32) and replaces each by its sum over the ranks; every rank gives the same shapes. Arrays of at
 // least 64 KiB are summed in place where nothing else holds their memory; smaller ones travel together.
 void all_sum(Group& group, std::vector<mx::array>& arrays);
+
+// The same of numbers in memory, without MLX: for a thread that must not call it. Spans of less than 64 KiB travel
+// together.
+void all_sum(Group& group, const std::vector<std::span<float>>& parts);
 
 // Replaces `arrays` (any dtype) by rank `root`'s; every rank gives the same shapes and dtypes.
 void broadcast(Group& group, std::vector<mx::array>& arrays, int root);

@@ -46,6 +46,12 @@ Algorithm algorithm(const OptionSource& source) {
   return name == "ring" ? Algorithm::ring : Algorithm::automatic;
 }
 
+Recompute recompute(const OptionSource& source) {
+  const std::string name = source.one_of({"auto", "all", "none"});
+  if (name == "all") return Recompute::all;
+  return name == "none" ? Recompute::none : Recompute::automatic;
+}
+
 // A batch limit: -1 for all.
 int64_t batches(const OptionSource& source) { return source.integer(-1); }
 
@@ -110,6 +116,33 @@ const std::vector<Option>& all_options() {
       later("warmup", "N", "Steps over which the learning rate rises first, 0"),
       {"max_grad_norm", "X", "Clip gradients by their global norm; 0, the default: no clipping",
        [](Draft& d, S s) { d.options.max_grad_norm = s.number(0.0); }},
+      {"sync", "WHEN", "Sums over ranks: overlap, the default, while the backward pass goes on; after it",
+       [](Draft& d, S s) {
+         d.options.sync = s.one_of({"overlap", "after"}) == "after" ? Sync::after : Sync::overlap;
+       }},
+      {"hold_gradients", "", "Update once all gradients have been checked, rather than layer by layer",
+       [](Draft& d, S s) { d.options.hold_gradients = s.boolean(); }},
+      {"recompute", "WHAT", "In the backward pass: auto, the default, what memory does not hold; all; none",
+       [](Draft& d, S s) { d.options.recompute = recompute(s); }},
+      {"grad_checkpoint", "", "The same as --recompute all",
+       [](Draft& d, S s) {
+         if (s.boolean()) d.options.recompute = Recompute::all;
+       }},
+      {"memory_limit", "GIB", "What a step of this rank may take; by default from the device",
+       [](Draft& d, S s) { d.options.memory_limit = s.number(0.0, 1e6); }},
+      {"query_block", "N", "Queries of a row whose attention scores exist at once; 0, the default: chosen",
+       [](Draft& d, S s) { d.options.query_block = s.integer(0, 1 << 24); }},
+      {"token_block", "N", "Tokens of a row in a layer's products at once; 0: chosen",
+       [](Draft& d, S s) { d.options.token_block = s.integer(0, 1 << 24); }},
+      {"loss_block", "N", "Targets whose logits exist at once; 0: chosen",
+       [](Draft& d, S s) { d.options.loss_block = s.integer(0, 1 << 24); }},
+      {"vocab_slice", "N", "Rows of the head whose gradient exists at once; 0: chosen",
+       [](Draft& d, S s) { d.options.vocab_slice = s.integer(0, 1 << 24); }},
+      {"whole_graph", "", "Compute a micro-batch as one graph: the reference for the layer-wise step",
+       [](Draft& d, S s) { d.options.whole_graph = s.boolean(); }},
+      {"busy_wait", "", "Spin while waiting for sums", [](Draft& d, S s) { d.options.busy_wait = s.boolean(); }},
+      {"trace", "FILE", "Write a timeline of all steps there, for chrome://tracing or Perfetto",
+       [](Draft& d, S s) { d.options.trace = s.text(); }},
       {"steps_per_report", "N", "Steps between progress lines, 10",
        [](Draft& d, S s) { d.options.steps_per_report = s.integer(1); }},
       {"steps_per_eval", "N", "Steps between validations, 200",
@@ -144,7 +177,6 @@ const std::map<std::string, std::string>& without_counterpart() {
       {"adapter_path", "adapters are not supported yet; a full fine-tuning writes a model to output"},
       {"resume_adapter_file", "adapters are not supported yet; resume goes on with a full fine-tuning"},
       {"lora_parameters", "LoRA is not supported yet"},
-      {"grad_checkpoint", "not supported yet"},
       {"clear_cache_threshold", "the cache is bounded always"},
       {"report_to", "not supported; metrics are in OUTPUT/metrics.jsonl"},
       {"project_name", "not supported; metrics are in OUTPUT/metrics.jsonl"},

@@ -5,6 +5,7 @@
 #include <mlx/version.h>
 
 #include "base/blas.h"
+#include "base/memory.h"
 
 namespace trunkline {
 namespace {
@@ -19,6 +20,19 @@ std::string describe_device() {
 }
 
 }  // namespace
+
+int64_t device_memory() {
+  const mlx::core::Device device = mlx::core::default_device();
+  if (device != mlx::core::Device::cpu) {
+    const auto& properties = mlx::core::device_info(device);
+    for (const char* name : {"max_recommended_working_set_size", "total_memory", "memory_size"}) {
+      const auto found = properties.find(name);
+      if (found == properties.end() || !std::holds_alternative<size_t>(found->second)) continue;
+      return static_cast<int64_t>(std::get<size_t>(found->second));
+    }
+  }
+  return machine_memory();
+}
 
 std::string describe_backend() {
   return fmt::format("mlx {}, device {}, BLAS {}", mlx::core::version(), describe_device(), describe_blas());

@@ -64,21 +64,42 @@ StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBloc
   return memory;
 }
 
-StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limit) {
-  StepBlocks blocks;
-  blocks.queries = block_of(kScoreBytes, 4 * size.rows * s.heads * size.tokens, size.tokens);
-  blocks.tokens = block_of(kProductBytes, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens);
-  blocks.logits = block_of(kLogitBytes, 4 * s.vocab, std::max<int64_t>(1, size.targets));
+StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limit, const StepBlocks& asked,
+                         Recompute recompute) {
+  StepBlocks blocks = asked;
+  const auto choose = [](int64_t& field, int64_t value) {
+    if (field == 0) field = value;
+  };
+  choose(blocks.queries, block_of(kScoreBytes, 4 * size.rows * s.heads * size.tokens, size.tokens));
+  choose(blocks.tokens,
+         block_of(kProductBytes, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
+  choose(blocks.logits, block_of(kLogitBytes, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
   const auto fits = [&] { return step_memory(s, size, blocks).total() <= limit; };
-  blocks.vocab_rows = s.vocab;
-  if (!fits()) blocks.vocab_rows = block_of(kHeadBytes, 4 * s.hidden, s.vocab);
-  // Keeping all of the last layers costs least, since they are the first to be let go of; what attention gave is worth
-  // most where rows are long.
-  for (blocks.keep_all = s.layers; blocks.keep_all > 0 && !fits(); --blocks.keep_all) {
+  if (blocks.vocab_rows == 0) {
+    blocks.vocab_rows = s.vocab;
+    if (!fits()) blocks.vocab_rows = block_of(kHeadBytes, 4 * s.hidden, s.vocab);
   }
-  for (blocks.keep_attention = s.layers - blocks.keep_all; blocks.keep_attention > 0 && !fits();
-       --blocks.keep_attention) {
+  blocks.keep_all = blocks.keep_attention = 0;
+  if (recompute == Recompute::all) return blocks;
+  if (recompute == Recompute::none) {
+    blocks.keep_all = s.layers;
+    return blocks;
   }
+  // Keeping all of a layer saves most. More never takes less memory: found by halves.
+  const auto most = [&](int64_t& field, int64_t limit_of_field) {
+    int64_t low = 0, high = limit_of_field;
+    while (low < high) {
+      field = (low + high + 1) / 2;
+      if (fits()) {
+        low = field;
+      } else {
+        high = field - 1;
+      }
+    }
+    field = low;
+  };
+  most(blocks.keep_all, s.layers);
+  most(blocks.keep_attention, s.layers - blocks.keep_all);
   return blocks;
 }
 

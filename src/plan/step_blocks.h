@@ -7,6 +7,9 @@
 
 namespace trunkline {
 
+// What layers make again in the backward pass: what memory does not hold, all but their inputs, or nothing.
+enum class Recompute { automatic, all, none };
+
 // Sizes of the blocks that a layer-wise step works in, and what it keeps of its forward pass.
 struct StepBlocks {
   int64_t queries = 0;     // of each row whose attention scores exist at once
@@ -40,9 +43,10 @@ struct StepMemory {
 };
 StepMemory step_memory(const ModelShape& shape, const StepSize& size, const StepBlocks& blocks);
 
-// Blocks for a step in `limit` bytes. Their sizes depend on the shape, the step's size and, in the head, on whether its
-// whole gradient fits; as many layers keep what they can as fit. Where nothing fits, the smallest step is returned, and
-// step_memory tells.
-StepBlocks choose_blocks(const ModelShape& shape, const StepSize& size, int64_t limit);
+// Blocks for a step in `limit` bytes; what is not 0 in `asked` is taken as it is. Their sizes depend on the shape, the
+// step's size and, in the head, on whether its whole gradient fits; as many layers keep what they can as fit. Where
+// nothing fits, the smallest step is returned, and step_memory tells.
+StepBlocks choose_blocks(const ModelShape& shape, const StepSize& size, int64_t limit, const StepBlocks& asked = {},
+                         Recompute recompute = Recompute::automatic);
 
 }  // namespace trunkline

@@ -1,5 +1,7 @@
 #include "train/layerwise.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -51,6 +53,17 @@ std::vector<Piece> pieces_of(const Decoder& decoder, int64_t vocab_rows) {
   }
   cut(pieces, decoder.embedding_index(), vocab, vocab_rows);
   return pieces;
+}
+
+std::string name_of(const Decoder& decoder, const Piece& piece) {
+  const TensorRows& first = piece.front();
+  const TensorShape& shape = decoder.layout()[first.tensor];
+  if (piece.size() > 1) {
+    const size_t begin = shape.name.find("layers.") + 7;
+    return "layer " + shape.name.substr(begin, shape.name.find('.', begin) - begin);
+  }
+  if (first.rows == shape.dims.front()) return shape.name;
+  return fmt::format("{}[{}:{}]", shape.name, first.row, first.row + first.rows);
 }
 
 void hand_over_zeros(const Decoder& decoder, int64_t vocab_rows, const HandOver& hand_over) {
@@ -106,7 +119,8 @@ double LayerwisePass::forward() {
   const mx::array& head = decoder_.head(parameters_);
   const int targets = states_->shape(0);
   const bool whole = blocks_.vocab_rows >= decoder_.shape().vocab;
-  Assembly gradient(states_->shape(), states_->dtype(), 0), log_sums({targets, 1}, mx::float32, 0);
+  Assembly gradient(states_->shape(), states_->dtype(), 0), log_sums({targets, 1}, mx::float32, 0),
+      all_normed(states_->shape(), states_->dtype(), 0);
   Accumulation norm_gradient(parameters_[static_cast<size_t>(decoder_.norm_index())].shape());
   double loss = 0.0;
   for (const auto& [begin, end] : parts_of(targets, narrow(blocks_.logits))) {
@@ -123,7 +137,8 @@ double LayerwisePass::forward() {
     gradient.put_lazily(begin, end, owed[0]);
     norm_gradient.add(owed[1]);
     log_sums.put_lazily(begin, end, block.log_sums);
-    Arrays made = {block.loss, gradient.value(), log_sums.value(), norm_gradient.value()};
+    all_normed.put_lazily(begin, end, normed);
+    Arrays made = {block.loss, gradient.value(), log_sums.value(), all_normed.value(), norm_gradient.value()};
     if (whole) {
       const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
       whole_head_gradient_ = whole_head_gradient_
@@ -137,6 +152,8 @@ double LayerwisePass::forward() {
   }
   states_gradient_ = gradient.take();
   log_sums_ = log_sums.take();
+  normed_ = all_normed.take();
+  states_.reset();
   norm_gradient_ = norm_gradient.take();
   return loss;
 }
@@ -160,9 +177,8 @@ mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
     const mx::array head = part(decoder_.head(parameters_), 0, narrow(row), narrow(row + rows));
     Accumulation sum({narrow(rows), head.shape(1)});
     for (const auto& [begin, end] :
-         parts_of(states_->shape(0), narrow(blocks_.logits * decoder_.shape().vocab / rows))) {
-      const mx::array normed = decoder_.norm(parameters_, part(*states_, 0, begin, end));
-      sum.add(head_rows_gradient(normed, head, part(*log_sums_, 0, begin, end)));
+         parts_of(normed_->shape(0), narrow(blocks_.logits * decoder_.shape().vocab / rows))) {
+      sum.add(head_rows_gradient(part(*normed_, 0, begin, end), head, part(*log_sums_, 0, begin, end)));
       mx::eval(sum.value());
       if (after_block_) after_block_();
     }
@@ -178,7 +194,7 @@ mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
   for (const auto& [begin, end] : parts_of(static_cast<int>(places.size()), narrow(blocks_.logits))) {
     const std::vector<int32_t> where(places.begin() + begin, places.begin() + end);
     const std::vector<int32_t> which(targets.begin() + begin, targets.begin() + end);
-    const mx::array normed = decoder_.norm(parameters_, mx::take(*states_, indices(where), 0));
+    const mx::array normed = mx::take(*normed_, indices(where), 0);
     made = subtract_targets(std::exchange(made, mx::array(0.0f)), normed, indices(which));
     made.eval();
   }
@@ -202,7 +218,7 @@ mx::array LayerwisePass::add_embedding_gradient(mx::array gradient, const mx::ar
 void LayerwisePass::backward(const HandOver& hand_over) {
   const mx::Shape shape = kept_.front().input.shape();
   // The last layer's output owes nothing where no target is predicted.
-  mx::array d = mx::scatter_add(mx::zeros({shape[0] * shape[1], shape[2]}, states_->dtype()), batch_.positions,
+  mx::array d = mx::scatter_add(mx::zeros({shape[0] * shape[1], shape[2]}, normed_->dtype()), batch_.positions,
                                 mx::expand_dims(*std::exchange(states_gradient_, std::nullopt), 1), 0);
   d = mx::reshape(d, shape);
   d.eval();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/attention.h"
@@ -29,6 +30,9 @@ using Piece = std::vector<TensorRows>;
 // The pieces of a backward pass, in order: the head from its first row on (unless tied), the final norm, the layers
 // from last to first, the embedding. Head and embedding are cut after each `vocab_rows`.
 std::vector<Piece> pieces_of(const Decoder& decoder, int64_t vocab_rows);
+
+// "layer 3", or a tensor's name, with rows where it is not all of them.
+std::string name_of(const Decoder& decoder, const Piece& piece);
 
 // Takes a piece and its gradients (f32, evaluated, parallel to it).
 using HandOver = std::function<void(const Piece&, std::vector<mx::array>)>;
@@ -66,8 +70,9 @@ class LayerwisePass {
   std::vector<int32_t> ids_, targets_;
   AttentionMask mask_;
   std::vector<KeptLayer> kept_;
-  // Where targets are predicted: the last layer's output [T, C], its gradient, and log(sum(exp(logits))) [T, 1].
-  std::optional<mx::array> states_, states_gradient_, log_sums_;
+  // Where targets are predicted: the last layer's output [T, C] (during forward), its gradient, the final norm of it
+  // (the norm's own weight may be updated before the head's gradient is made), and log(sum(exp(logits))) [T, 1].
+  std::optional<mx::array> states_, states_gradient_, normed_, log_sums_;
   std::optional<mx::array> norm_gradient_, whole_head_gradient_;
 };
 

@@ -140,6 +140,36 @@ TEST(Layerwise, WhatIsKeptChangesNoBit) {
   }
 }
 
+// A piece's tensors may change once it has been handed over: nothing later is made of them.
+TEST(Layerwise, TensorsThatWereHandedOverMayChange) {
+  for (const char* name : {"llama-biases", "qwen3-tied", "qwen3-untied"}) {
+    const Checkpoint checkpoint = load_checkpoint(golden_model(name));
+    const Decoder decoder(checkpoint.shape);
+    Parameters parameters = cast(checkpoint.tensors, mx::float32);
+    const Batch batch = batch_of(decoder.shape().vocab, 3);
+    for (const int64_t vocab_rows : {decoder.shape().vocab, int64_t{40}}) {
+      const StepBlocks blocks{9, 7, 11, vocab_rows};
+      const Result calm = layerwise(decoder, parameters, batch, blocks);
+      Parameters changing = parameters;
+      LayerwisePass pass(decoder, changing, batch, blocks);
+      pass.forward();
+      pass.backward([&](const Piece& piece, const std::vector<mx::array>& gradients) {
+        for (size_t i = 0; i < piece.size(); ++i) {
+          const auto& [tensor, row, rows] = piece[i];
+          const int begin = static_cast<int>(row), end = static_cast<int>(row + rows);
+          EXPECT_TRUE(mx::array_equal(gradients[i], part(calm.gradients[tensor], 0, begin, end)).item<bool>())
+              << name << " " << decoder.layout()[tensor].name;
+          mx::Shape from(gradients[i].ndim(), 0), to = changing[tensor].shape();
+          from[0] = begin;
+          to[0] = end;
+          changing[tensor] = mx::slice_update(changing[tensor], mx::full(gradients[i].shape(), 7.0f), from, to);
+          changing[tensor].eval();
+        }
+      });
+    }
+  }
+}
+
 TEST(Layerwise, ZerosHaveTheSamePieces) {
   const Decoder decoder(load_checkpoint(golden_model("qwen3-untied")).shape);
   std::vector<Piece> pieces;

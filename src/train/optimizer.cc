@@ -6,11 +6,25 @@
 
 #include "base/fail.h"
 #include "bridge/arrays.h"
+#include "model/parts.h"
 
 namespace trunkline {
 namespace {
 
 mx::Shape dims_of(const TensorShape& shape) { return {shape.dims.begin(), shape.dims.end()}; }
+
+// Puts `rows` (evaluated) into `array` from row `begin` on: in its own memory where nothing else holds that.
+void replace_rows(mx::array& array, int begin, const mx::array& rows) {
+  if (rows.shape() == array.shape()) {
+    array = rows;
+    return;
+  }
+  mx::Shape from(array.ndim(), 0), to = array.shape();
+  from.front() = begin;
+  to.front() = begin + rows.shape(0);
+  array = mx::slice_update(std::exchange(array, mx::array(0.0f)), rows, from, to);
+  array.eval();
+}
 
 }  // namespace
 
@@ -32,11 +46,11 @@ void Optimizer::begin_step(double learning_rate) {
   rate_ = learning_rate;
 }
 
-void Optimizer::update(size_t index, mx::array& parameter, const mx::array& gradient, float scale) {
+void Optimizer::update(size_t index, mx::array& parameter, const mx::array& gradient, float scale, int64_t row) {
   if (in_place_) {
-    update_in_place(index, parameter, gradient, scale);
+    update_in_place(index, parameter, gradient, scale, row);
   } else {
-    update_in_mlx(index, parameter, gradient, scale);
+    update_in_mlx(index, parameter, gradient, scale, row);
   }
 }
 
@@ -46,16 +60,18 @@ double Optimizer::correction(double beta) const {
 }
 
 // One pass over memory; MLX's operations on the processor would be a dozen, each with a temporary.
-void Optimizer::update_in_place(size_t index, mx::array& parameter, const mx::array& gradient, float scale) {
+void Optimizer::update_in_place(size_t index, mx::array& parameter, const mx::array& gradient, float scale,
+                                int64_t row) {
   const auto f = [](double value) { return static_cast<float>(value); };
-  const auto writable = [](mx::array& array) {
+  const auto first = static_cast<size_t>(row) * (parameter.size() / static_cast<size_t>(parameter.shape(0)));
+  const auto writable = [&](mx::array& array) {
     array = own(std::exchange(array, mx::array(0.0f)));
-    return array.data<float>();
+    return array.data<float>() + first;
   };
   const mx::array ordered = in_row_order(gradient);
   const float* g = ordered.data<float>();
   float* w = writable(parameter);
-  const size_t size = parameter.size();
+  const size_t size = gradient.size();
   if (options_.kind == OptimizerOptions::Kind::sgd) {
     const float rate = f(rate_), decay = f(options_.weight_decay), momentum = f(options_.momentum);
     if (momentum == 0.0f) {
@@ -83,22 +99,24 @@ void Optimizer::update_in_place(size_t index, mx::array& parameter, const mx::ar
   }
 }
 
-void Optimizer::update_in_mlx(size_t index, mx::array& parameter, const mx::array& gradient, float scale) {
+void Optimizer::update_in_mlx(size_t index, mx::array& parameter, const mx::array& gradient, float scale, int64_t row) {
   const auto f = [](double value) { return mx::array(static_cast<float>(value)); };
-  mx::array w = parameter;
+  const int begin = static_cast<int>(row), end = begin + gradient.shape(0);
+  const auto rows_of = [&](const mx::array& array) { return part(array, 0, begin, end); };
+  mx::array w = rows_of(parameter);
   mx::array g = mx::multiply(gradient, mx::array(scale));
   std::vector<mx::array> results;
   if (options_.kind == OptimizerOptions::Kind::sgd) {
     g = mx::add(g, mx::multiply(w, f(options_.weight_decay)));
     if (options_.momentum != 0.0) {
-      g = mx::add(mx::multiply(state_[0][index], f(options_.momentum)), g);
+      g = mx::add(mx::multiply(rows_of(state_[0][index]), f(options_.momentum)), g);
       results.push_back(g);
     }
     w = mx::subtract(w, mx::multiply(g, f(rate_)));
   } else {
     const mx::array m =
-        mx::add(mx::multiply(state_[0][index], f(options_.beta1)), mx::multiply(g, f(1.0 - options_.beta1)));
-    const mx::array v = mx::add(mx::multiply(state_[1][index], f(options_.beta2)),
+        mx::add(mx::multiply(rows_of(state_[0][index]), f(options_.beta1)), mx::multiply(g, f(1.0 - options_.beta1)));
+    const mx::array v = mx::add(mx::multiply(rows_of(state_[1][index]), f(options_.beta2)),
                                 mx::multiply(mx::square(g), f(1.0 - options_.beta2)));
     const mx::array root =
         mx::add(mx::multiply(mx::sqrt(v), f(1.0 / std::sqrt(correction(options_.beta2)))), f(options_.epsilon));
@@ -108,8 +126,8 @@ void Optimizer::update_in_mlx(size_t index, mx::array& parameter, const mx::arra
   }
   results.push_back(w);
   mx::eval(results);
-  for (size_t slot = 0; slot < slots_.size(); ++slot) state_[slot][index] = results[slot];
-  parameter = results.back();
+  for (size_t slot = 0; slot < slots_.size(); ++slot) replace_rows(state_[slot][index], begin, results[slot]);
+  replace_rows(parameter, begin, results.back());
 }
 
 std::vector<std::pair<std::string, mx::array>> Optimizer::state() const {

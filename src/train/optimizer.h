@@ -32,10 +32,13 @@ class Optimizer {
   // Begins the next step; its number (from 1) enters Adam's bias correction.
   void begin_step(double learning_rate);
 
-  // Replaces `parameter` by its updated self; the gradient is `gradient` * `scale`. Parameters and state are f32. In
-  // place where MLX computes on the processor; elsewhere evaluated on return, so that no more than one tensor's
-  // temporaries exist.
-  void update(size_t index, mx::array& parameter, const mx::array& gradient, float scale = 1.0f);
+  // Replaces `parameter`, or its rows from `row` on that `gradient` covers, by its updated self; the gradient is
+  // `gradient` * `scale`. Parameters and state are f32. In place where MLX computes on the processor; elsewhere
+  // evaluated on return, so that no more than one tensor's temporaries exist.
+  void update(size_t index, mx::array& parameter, const mx::array& gradient, float scale = 1.0f, int64_t row = 0);
+
+  // Bytes of state a parameter.
+  int64_t state_bytes() const { return static_cast<int64_t>(slots_.size() * sizeof(float)); }
 
   // Steps begun so far.
   int64_t steps() const { return steps_; }
@@ -46,8 +49,8 @@ class Optimizer {
   void restore(const std::vector<std::pair<std::string, mx::array>>& state, int64_t steps);
 
  private:
-  void update_in_place(size_t index, mx::array& parameter, const mx::array& gradient, float scale);
-  void update_in_mlx(size_t index, mx::array& parameter, const mx::array& gradient, float scale);
+  void update_in_place(size_t index, mx::array& parameter, const mx::array& gradient, float scale, int64_t row);
+  void update_in_mlx(size_t index, mx::array& parameter, const mx::array& gradient, float scale, int64_t row);
   double correction(double beta) const;
 
   OptimizerOptions options_;

@@ -52,6 +52,15 @@ std::string algorithm_name(Algorithm algorithm) {
   return "auto";
 }
 
+std::string recompute_name(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::automatic: return "auto";
+    case Recompute::all: return "all";
+    case Recompute::none: return "none";
+  }
+  return "auto";
+}
+
 }  // namespace
 
 std::vector<Setting> settings_of(const TrainOptions& o) {
@@ -84,6 +93,17 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"keep", text(o.keep), Scope::pace},
       {"check_every", text(o.check_every), Scope::pace},
       {"save_dtype", o.save_dtype ? text(name_of(*o.save_dtype)) : "null", Scope::pace},
+      {"whole_graph", text(o.whole_graph), Scope::run},
+      {"query_block", text(o.query_block), Scope::run},
+      {"token_block", text(o.token_block), Scope::run},
+      {"loss_block", text(o.loss_block), Scope::run},
+      {"vocab_slice", text(o.vocab_slice), Scope::run},
+      {"recompute", text(recompute_name(o.recompute)), Scope::pace},
+      {"sync", text(o.sync == Sync::overlap ? "overlap" : "after"), Scope::pace},
+      {"hold_gradients", text(o.hold_gradients), Scope::pace},
+      {"busy_wait", text(o.busy_wait), Scope::place},
+      {"memory_limit", text(o.memory_limit), Scope::place},
+      {"trace", o.trace.empty() ? "null" : text(o.trace.string()), Scope::place},
       {"timeout", o.timeout ? text(*o.timeout) : "null", Scope::place},
       {"lanes", o.lanes ? text(*o.lanes) : "null", Scope::place},
       {"algorithm", o.algorithm ? text(algorithm_name(*o.algorithm)) : "null", Scope::pace},

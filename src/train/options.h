@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "plan/step_blocks.h"
 #include "train/dataset.h"
+#include "train/gradient_exchange.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "trunkline/dtype.h"
@@ -33,6 +35,17 @@ struct TrainOptions {
   int64_t iters = 1000;  // optimizer steps
   int64_t epochs = 0;    // instead of iters; 0: iters count
   uint64_t seed = 0;
+
+  // How a step is computed. None of it but blocks and whole_graph enters the weights.
+  bool whole_graph = false;
+  Sync sync = Sync::overlap;
+  bool hold_gradients = false;
+  bool busy_wait = false;
+  Recompute recompute = Recompute::automatic;
+  double memory_limit = 0.0;  // GiB that a step may take; 0: from the device
+  // Sizes of blocks, 0: chosen (plan/step_blocks.h).
+  int64_t query_block = 0, token_block = 0, loss_block = 0, vocab_slice = 0;
+  std::filesystem::path trace;  // rank 0's timeline, as a Chrome trace; other ranks' beside it
 
   int64_t val_batches = 25, test_batches = 500;  // -1: all
   int64_t steps_per_report = 10, steps_per_eval = 200, save_every = 100, check_every = 100;

@@ -52,9 +52,13 @@ Progress::Progress(const fs::path& output, int64_t done, int64_t total, int64_t 
 
 std::string Progress::describe(int64_t number, const Window& window, double learning_rate) const {
   const double left = seconds_ / static_cast<double>(steps_) * static_cast<double>(total_ - number);
-  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {:.1f} tokens/s  {} left", number, total_,
+  const std::string hidden =
+      window.hidden_steps > 0
+          ? fmt::format("comm hidden {:.0f} %  ", 100 * window.hidden / static_cast<double>(window.hidden_steps))
+          : "";
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  {:.1f} tokens/s  {}{} left", number, total_,
                      window.loss / static_cast<double>(window.targets), learning_rate,
-                     static_cast<double>(window.targets) / window.seconds, duration(left));
+                     static_cast<double>(window.targets) / window.seconds, hidden, duration(left));
 }
 
 void Progress::write(const std::string& line) {
@@ -71,6 +75,11 @@ void Progress::step(int64_t number, const StepResult& result, double learning_ra
                                {"learning_rate", learning_rate},
                                {"grad_norm", result.grad_norm},
                                {"seconds", seconds},
+                               {"forward_s", result.forward_s},
+                               {"backward_s", result.backward_s},
+                               {"exposed_comm_s", result.exposed_s},
+                               {"update_s", result.update_s},
+                               {"comm_s", result.communication_s},
                                {"tokens_per_s", targets / seconds},
                                {"target_tokens", result.targets},
                                {"tokens", result.tokens},
@@ -81,6 +90,14 @@ void Progress::step(int64_t number, const StepResult& result, double learning_ra
             .dump());
   seconds_ += seconds;
   ++steps_;
+  forward_ += result.forward_s;
+  backward_ += result.backward_s;
+  exposed_ += result.exposed_s;
+  update_ += result.update_s;
+  if (std::isfinite(result.hidden)) {
+    window_.hidden += result.hidden;
+    ++window_.hidden_steps;
+  }
   window_.loss += result.loss * targets;
   window_.targets += result.targets;
   window_.seconds += seconds;
@@ -103,6 +120,16 @@ void Progress::loss(int64_t number, const char* name, double loss, double second
                                {fmt::format("{}_seconds", name), seconds}}
             .dump());
   say(fmt::format("step {}/{}  {} loss {:.4f}  ({})", number, total_, name, loss, duration(seconds)));
+}
+
+void Progress::breakdown() {
+  if (steps_ == 0) return;
+  const auto n = static_cast<double>(steps_);
+  const double other = seconds_ - forward_ - backward_ - exposed_ - update_;
+  say(
+      fmt::format("a step took {:.3f} s: forward {:.3f}, backward {:.3f}, exposed communication {:.3f}, update {:.3f}, "
+                  "other {:.3f}",
+                  seconds_ / n, forward_ / n, backward_ / n, exposed_ / n, update_ / n, other / n));
 }
 
 void Progress::say(const std::string& line) {

@@ -20,6 +20,8 @@ class Progress {
   void step(int64_t number, const StepResult& result, double learning_rate, double seconds, int64_t trained_tokens);
   // `name`: "val" or "test".
   void loss(int64_t number, const char* name, double loss, double seconds);
+  // Where the time of the steps went, as a mean: forward, backward, exposed communication, update.
+  void breakdown();
   // A line for a person.
   void say(const std::string& line);
 
@@ -27,6 +29,8 @@ class Progress {
   struct Window {  // since the last report
     double loss = 0.0, seconds = 0.0;
     int64_t targets = 0;
+    double hidden = 0.0;  // of communication, the mean of steps that had some to hide
+    int64_t hidden_steps = 0;
   };
   std::string describe(int64_t number, const Window& window, double learning_rate) const;
 
@@ -37,6 +41,7 @@ class Progress {
   int64_t total_, steps_per_report_;
   double seconds_ = 0.0;  // of all steps here
   int64_t steps_ = 0;
+  double forward_ = 0.0, backward_ = 0.0, exposed_ = 0.0, update_ = 0.0;
   Window window_;
   bool line_open_ = false;  // a line on the terminal that will be written over
   std::ofstream metrics_;

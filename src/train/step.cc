@@ -1,22 +1,30 @@
 #include "train/step.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/fail.h"
 #include "bridge/arrays.h"
 #include "train/clip.h"
+#include "train/layerwise.h"
 #include "train/loss.h"
 #include "train/together.h"
+#include "train/update.h"
 
 namespace trunkline {
 namespace {
 
-std::vector<RowView> views(const Dataset& rows, const MicroBatch& indices) {
+using Track = Timeline::Track;
+
+Batch batch_of(const Dataset& rows, const MicroBatch& indices) {
   std::vector<RowView> found;
   for (const int64_t index : indices) found.push_back(rows.row(index));
-  return found;
+  return make_batch(found);
 }
 
 struct Sums {
@@ -24,12 +32,13 @@ struct Sums {
   Parameters gradients;
 };
 
-// This rank's sums over its micro-batches. A loss that is not finite ends them: no backward pass is run on it.
-Sums compute(const StepContext& context, std::span<const MicroBatch> mine) {
+// This rank's sums over its micro-batches, each as one graph. A loss that is not finite ends them: no backward pass is
+// run on it.
+Sums compute_whole(const StepContext& context, std::span<const MicroBatch> mine) {
   Sums sums;
   for (const MicroBatch& micro_batch : mine) {
     auto [loss, gradients] =
-        loss_and_gradients(context.decoder, context.parameters, make_batch(views(context.rows, micro_batch)));
+        loss_and_gradients(context.decoder, context.parameters, batch_of(context.rows, micro_batch));
     sums.loss += loss.item<float>();
     if (!std::isfinite(sums.loss)) return sums;
     if (sums.gradients.empty()) {
@@ -55,7 +64,8 @@ double agree_on_loss(const StepContext& context, int64_t number, double mine) {
   for (size_t rank = 0; rank < losses.size(); ++rank) {
     if (!std::isfinite(losses[rank][0])) {
       const auto weight = first_not_finite(context.parameters);
-      fail(ErrorKind::numeric, "step {}: the loss is not finite ({}, on rank {}){}", number, losses[rank][0], rank,
+      fail(ErrorKind::numeric, "step {}: the loss is not finite ({}, on rank {}){}; nothing was updated", number,
+           losses[rank][0], rank,
            weight ? fmt::format("; neither is the tensor {}", context.decoder.layout()[*weight].name) : "");
     }
     total += losses[rank][0];
@@ -63,19 +73,157 @@ double agree_on_loss(const StepContext& context, int64_t number, double mine) {
   return total;
 }
 
-double norm_of_finite(const StepContext& context, int64_t number, const Parameters& gradients) {
-  double total = 0.0;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const double squared = squared_norm(gradients[i]);
-    if (!std::isfinite(squared)) {
-      fail(ErrorKind::numeric, "step {}: the gradient of {} is not finite", number, context.decoder.layout()[i].name);
-    }
-    total += squared;
+UpdateOptions update_options(const StepContext& context, double learning_rate) {
+  return {.learning_rate = learning_rate,
+          .max_grad_norm = context.max_grad_norm,
+          .hold = context.hold_gradients || context.whole_graph};
+}
+
+// The reference: all of it at once, sums after the backward pass.
+void whole_graph_step(StepContext& context, int64_t number, std::span<const MicroBatch> mine, double learning_rate,
+                      StepResult& result) {
+  Sums sums;
+  const auto start = Clock::now();
+  together(context.group, [&] { sums = compute_whole(context, mine); });
+  context.timeline.add(Track::backward, "forward and backward", start);
+  result.loss = agree_on_loss(context, number, sums.loss);
+  {
+    const Timeline::Span communication(context.timeline, Track::communication, "sum of all"),
+        exposed(context.timeline, Track::exposed, "waiting for sums");
+    all_sum(context.group, sums.gradients);
   }
-  return std::sqrt(total);
+  Update update(context.decoder, context.parameters, context.optimizer, context.timeline, number, result.targets,
+                update_options(context, learning_rate));
+  for (size_t i = 0; i < sums.gradients.size(); ++i) {
+    const Piece piece = {{i, 0, sums.gradients[i].shape(0)}};
+    update.take(piece, {std::exchange(sums.gradients[i], mx::array(0.0f))});
+  }
+  result.grad_norm = update.finish();
+}
+
+// Gradients of micro-batches but the last, piece by piece.
+class Accumulated {
+ public:
+  // Adds them to `gradients`, or takes these.
+  void add(size_t piece, std::vector<mx::array>& gradients) {
+    if (piece >= sums_.size()) return;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      gradients[i] = mx::add(std::exchange(gradients[i], mx::array(0.0f)), sums_[piece][i]);
+    }
+    sums_[piece].clear();
+    mx::eval(gradients);
+  }
+  void keep(size_t piece, std::vector<mx::array> gradients) {
+    if (piece == sums_.size()) sums_.emplace_back();
+    sums_[piece] = std::move(gradients);
+  }
+
+ private:
+  std::vector<std::vector<mx::array>> sums_;
+};
+
+class LayerwiseStep {
+ public:
+  LayerwiseStep(StepContext& context, int64_t number, std::span<const MicroBatch> mine, StepResult& result)
+      : context_(context), number_(number), mine_(mine), result_(result) {}
+
+  void run(double learning_rate) {
+    double loss = 0.0;
+    together(context_.group, [&] { loss = run_to_last_backward(); });
+    result_.loss = agree_on_loss(context_, number_, loss);
+    Update update(context_.decoder, context_.parameters, context_.optimizer, context_.timeline, number_,
+                  result_.targets, update_options(context_, learning_rate));
+    GradientExchange exchange(
+        context_.group, context_.exchange, context_.decoder, context_.timeline,
+        [&](const Piece& piece, std::vector<mx::array> gradients) { update.take(piece, std::move(gradients)); });
+    try {
+      backward([&](size_t piece, const Piece& rows, std::vector<mx::array> gradients) {
+        accumulated_.add(piece, gradients);
+        exchange.submit(rows, std::move(gradients));
+      });
+      exchange.finish();
+    } catch (const std::exception& error) {
+      context_.group.abort(error.what());  // the exchange's thread ends its wait
+      throw;
+    }
+    result_.grad_norm = update.finish();
+  }
+
+ private:
+  using Numbered = std::function<void(size_t, const Piece&, std::vector<mx::array>)>;
+
+  // All but the last micro-batch's backward pass. Ends early at a loss that is not finite.
+  double run_to_last_backward() {
+    double loss = 0.0;
+    for (size_t i = 0; i < mine_.size(); ++i) {
+      batch_.emplace(batch_of(context_.rows, mine_[i]));
+      result_.blocks =
+          blocks_for(context_, size_of(context_, batch_->ids.shape(0), batch_->ids.shape(1), batch_->target_count));
+      pass_.emplace(context_.decoder, context_.parameters, *batch_, result_.blocks, [&] { context_.group.advance(); });
+      const auto start = Clock::now();
+      loss += pass_->forward();
+      context_.timeline.add(Track::forward, "forward", start);
+      if (!std::isfinite(loss)) break;
+      if (i + 1 == mine_.size()) break;
+      backward([&](size_t piece, const Piece&, std::vector<mx::array> gradients) {
+        accumulated_.add(piece, gradients);
+        accumulated_.keep(piece, std::move(gradients));
+      });
+    }
+    return loss;
+  }
+
+  // Of the newest micro-batch, or zeros where there is none.
+  void backward(const Numbered& hand_over) {
+    size_t number = 0;
+    auto start = Clock::now();
+    const HandOver take = [&](const Piece& piece, std::vector<mx::array> gradients) {
+      context_.timeline.add(Track::backward, "backward of " + name_of(context_.decoder, piece), start);
+      hand_over(number++, piece, std::move(gradients));
+      start = Clock::now();
+    };
+    if (pass_) {
+      pass_->backward(take);
+      pass_.reset();
+    } else {
+      hand_over_zeros(context_.decoder, context_.blocks.vocab_rows, take);
+    }
+  }
+
+  StepContext& context_;
+  const int64_t number_;
+  const std::span<const MicroBatch> mine_;
+  StepResult& result_;
+  std::optional<Batch> batch_;
+  std::optional<LayerwisePass> pass_;
+  Accumulated accumulated_;
+};
+
+void set_times(const Timeline& timeline, StepResult& result) {
+  result.forward_s = timeline.seconds(Track::forward);
+  result.backward_s = timeline.seconds(Track::backward);
+  result.exposed_s = timeline.seconds(Track::exposed);
+  result.update_s = timeline.seconds(Track::update);
+  result.communication_s = timeline.seconds(Track::communication);
+  const double last = timeline.newest(Track::communication), to_hide = result.communication_s - last;
+  const double seen = std::max(0.0, result.exposed_s - last);
+  result.hidden = to_hide > 0.0 ? std::max(0.0, 1.0 - seen / to_hide) : std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace
+
+StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64_t targets) {
+  const bool after = context.exchange.sync == Sync::after && context.group.size() > 1;
+  return {.rows = rows,
+          .tokens = tokens,
+          .targets = targets,
+          .state_width = context.optimizer.state_bytes(),
+          .holds_gradients = context.hold_gradients || after};
+}
+
+StepBlocks blocks_for(const StepContext& context, const StepSize& size) {
+  return choose_blocks(context.decoder.shape(), size, context.memory_limit, context.blocks, context.recompute);
+}
 
 StepResult run_step(StepContext& context, int64_t number, std::span<const MicroBatch> mine, double learning_rate,
                     bool stop_wish) {
@@ -87,23 +235,19 @@ StepResult run_step(StepContext& context, int64_t number, std::span<const MicroB
     }
   }
   context.group.all_sum(counts, counts, 3, Dtype::i64);
-  StepResult result{.targets = counts[0], .tokens = counts[1], .stop = counts[2] > 0};
+  StepResult result;
+  result.targets = counts[0];
+  result.tokens = counts[1];
+  result.stop = counts[2] > 0;
   if (result.targets == 0) fail(ErrorKind::input, "step {}: no row has a target", number);
-
-  Sums sums;
-  together(context.group, [&] { sums = compute(context, mine); });
-  const auto count = static_cast<double>(result.targets);
-  result.loss = agree_on_loss(context, number, sums.loss) / count;
-  all_sum(context.group, sums.gradients);
-  result.grad_norm = norm_of_finite(context, number, sums.gradients) / count;
-
-  const double factor = context.max_grad_norm > 0.0 ? clip_factor(result.grad_norm, context.max_grad_norm) : 1.0;
-  context.optimizer.begin_step(learning_rate);
-  for (size_t i = 0; i < sums.gradients.size(); ++i) {
-    // Each gradient is let go of as soon as it has been used.
-    const mx::array gradient = std::exchange(sums.gradients[i], mx::array(0.0f));
-    context.optimizer.update(i, context.parameters[i], gradient, static_cast<float>(factor / count));
+  context.timeline.reset();
+  if (context.whole_graph) {
+    whole_graph_step(context, number, mine, learning_rate, result);
+  } else {
+    LayerwiseStep(context, number, mine, result).run(learning_rate);
   }
+  result.loss /= static_cast<double>(result.targets);
+  set_times(context.timeline, result);
   return result;
 }
 

@@ -5,9 +5,12 @@
 #include <span>
 
 #include "model/decoder.h"
+#include "plan/step_blocks.h"
 #include "train/batches.h"
 #include "train/dataset.h"
+#include "train/gradient_exchange.h"
 #include "train/optimizer.h"
+#include "train/timeline.h"
 #include "trunkline/group.h"
 
 namespace trunkline {
@@ -17,22 +20,41 @@ struct StepResult {
   double grad_norm = 0.0;  // of the gradient of that mean, before clipping
   int64_t targets = 0, tokens = 0;
   bool stop = false;  // some rank wishes to stop after this step
+  // Of this rank, as Timeline's tracks have them.
+  double forward_s = 0.0, backward_s = 0.0, exposed_s = 0.0, update_s = 0.0, communication_s = 0.0;
+  // The share of the sums' time that lay behind computation, the last piece's left out, behind which nothing is left;
+  // NaN where there is nothing to hide.
+  double hidden = 0.0;
+  StepBlocks blocks;  // of the last micro-batch here
 };
 
-// What steps work on. The gradients of a whole step exist at once here.
+// What steps work on, and how.
 struct StepContext {
   Group& group;
   const Decoder& decoder;
   Parameters& parameters;
   Optimizer& optimizer;
   const Dataset& rows;
+  Timeline& timeline;
   double max_grad_norm = 0.0;  // 0: no clipping
+  // All gradients are held until all are checked: asked for, or since clipping or accumulation need them.
+  bool hold_gradients = false;
+  // The whole graph of a micro-batch at once, and all gradients: the reference.
+  bool whole_graph = false;
+  GradientExchange::Options exchange = {};
+  int64_t memory_limit = 0;  // bytes that a step may take, for the choice of blocks
+  StepBlocks blocks = {};    // what is not 0 is not chosen; vocab_rows is the same on all ranks and never 0
+  Recompute recompute = Recompute::automatic;
 };
 
 // Step `number` (from 1): `mine` are this rank's micro-batches, maybe none. The gradient is that of the loss summed
 // over the targets of all ranks, divided once by their count, so it does not depend on how the rows were cut. Throws
-// Error(numeric) on all ranks, before anything is updated, if a loss or a gradient is not finite.
+// Error(numeric) on all ranks if a loss or a gradient is not finite; its message says whether anything was updated.
 StepResult run_step(StepContext& context, int64_t number, std::span<const MicroBatch> mine, double learning_rate,
                     bool stop_wish);
+
+// For the arithmetic of memory: a micro-batch of `rows` rows of `tokens` tokens, and the blocks it is computed in.
+StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64_t targets);
+StepBlocks blocks_for(const StepContext& context, const StepSize& size);
 
 }  // namespace trunkline

@@ -27,6 +27,8 @@ namespace {
 
 // On a GPU, MLX keeps freed buffers for reuse up to here; beyond, lengths that never come again would fill the memory.
 constexpr size_t kCacheBytes = size_t{1} << 30;
+// Of the device's memory, what steps are planned for: the rest is others', and what allocators lose.
+constexpr double kUsableShare = 0.8;
 
 void bound_memory() {
   if (mx::default_device() == mx::Device::cpu) {
@@ -89,15 +91,26 @@ class Trainer {
     bound_memory();
     prepare();
     agree();
+    choose_fixed_blocks();
     if (options_.resume) go_on();
     announce();
     const InterruptWatch interrupts;
-    if (loop(interrupts)) return TrainOutcome::interrupted;
+    const bool interrupted = loop(interrupts);
+    progress_->breakdown();
+    if (!options_.trace.empty()) timeline_->write(trace_path(), group_.rank());
+    if (interrupted) return TrainOutcome::interrupted;
     finish();
     return TrainOutcome::finished;
   }
 
  private:
+  // Rank 0's is the name asked for; the others' have their rank before the extension.
+  std::filesystem::path trace_path() const {
+    if (leads()) return options_.trace;
+    const std::filesystem::path& path = options_.trace;
+    return path.parent_path() / fmt::format("{}.{}{}", path.stem().string(), group_.rank(), path.extension().string());
+  }
+
   bool leads() const { return group_.rank() == 0; }
   int64_t rows_per_micro_batch() const { return (options_.batch_size + group_.size() - 1) / group_.size(); }
 
@@ -121,6 +134,7 @@ class Trainer {
     options_.schedule = full_schedule(options_, total_);
     schedule_.emplace(options_.schedule);
     optimizer_.emplace(options_.optimizer, checkpoint_.layout);
+    timeline_.emplace(!options_.trace.empty());
     if (leads()) store_.emplace(options_.output, checkpoint_.layout, options_.keep);
   }
 
@@ -208,6 +222,7 @@ class Trainer {
     progress_->say(fmt::format("full fine-tuning of {} parameters in float32 on {} rank{}, {} steps ({} an epoch)",
                                checkpoint_.shape.parameters(), group_.size(), group_.size() == 1 ? "" : "s", total_,
                                order_->steps_per_epoch()));
+    for (const std::string& line : describe_step()) progress_->say(line);
     for (const std::string& note : notes_) progress_->say(note);
   }
 
@@ -231,18 +246,79 @@ class Trainer {
     return false;
   }
 
+  bool holds_gradients() const {
+    return options_.hold_gradients || options_.max_grad_norm > 0.0 || options_.grad_accumulation_steps > 1;
+  }
+
+  StepContext step_context() {
+    return {.group = group_,
+            .decoder = *decoder_,
+            .parameters = parameters_,
+            .optimizer = *optimizer_,
+            .rows = *data_.train,
+            .timeline = *timeline_,
+            .max_grad_norm = options_.max_grad_norm,
+            .hold_gradients = holds_gradients(),
+            .whole_graph = options_.whole_graph,
+            .exchange = {.sync = options_.sync, .busy_wait = options_.busy_wait},
+            .memory_limit = memory_limit_,
+            .blocks = blocks_,
+            .recompute = options_.recompute};
+  }
+
+  // What of the blocks does not depend on a step's rows. Ranks hand over the same slices of the head.
+  void choose_fixed_blocks() {
+    int ranks_here = 0;
+    for (int rank = 0; rank < group_.size(); ++rank)
+      ranks_here += group_.host_of(rank) == group_.host_of(group_.rank());
+    memory_limit_ = options_.memory_limit > 0.0
+                        ? static_cast<int64_t>(options_.memory_limit * (int64_t{1} << 30))
+                        : static_cast<int64_t>(kUsableShare * static_cast<double>(device_memory() / ranks_here));
+    blocks_ = {.queries = options_.query_block,
+               .tokens = options_.token_block,
+               .logits = options_.loss_block,
+               .vocab_rows = options_.vocab_slice};
+    int64_t longest = 1;
+    for (int64_t row = 0; row < data_.train->rows(); ++row) longest = std::max(longest, data_.train->length(row));
+    const int64_t rows = rows_per_micro_batch();
+    largest_ = size_of(step_context(), rows, longest, rows * longest);
+    blocks_.vocab_rows = blocks_for(step_context(), largest_).vocab_rows;
+    group_.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
+  }
+
+  // How steps are computed, in words.
+  std::vector<std::string> describe_step() {
+    if (options_.whole_graph) return {"each micro-batch is one graph, and all gradients are held: the reference"};
+    const StepBlocks blocks = blocks_for(step_context(), largest_);
+    const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); };
+    const StepMemory forecast = step_memory(checkpoint_.shape, largest_, blocks);
+    std::vector<std::string> lines = {
+        fmt::format("layer by layer; {} rows of {} tokens in blocks of {} queries, {} tokens, {} logits and {} rows of "
+                    "the head; {} of {} layers keep all, {} what attention gave",
+                    largest_.rows, largest_.tokens, blocks.queries, blocks.tokens, blocks.logits, blocks.vocab_rows,
+                    blocks.keep_all, checkpoint_.shape.layers, blocks.keep_attention),
+        fmt::format("memory forecast: {:.2f} GiB, of at most {:.2f}", gib(forecast.total()), gib(memory_limit_))};
+    if (forecast.total() > memory_limit_) {
+      lines.push_back("warning: the forecast is over the limit; the step is cut as small as can be");
+    }
+    if (holds_gradients()) {
+      lines.push_back(fmt::format("gradients are held until all have been checked{}",
+                                  options_.max_grad_norm > 0.0 ? " (clipping by the global norm needs all of them)"
+                                  : options_.grad_accumulation_steps > 1 ? " (accumulation needs all of them)"
+                                                                         : ""));
+    } else {
+      lines.push_back("each layer is updated as soon as its gradients are summed");
+    }
+    return lines;
+  }
+
   // Returns whether a rank wishes to stop.
   bool step(bool stop_wish) {
     const std::vector<int64_t> rows = order_->step(done_);
     std::vector<int64_t> lengths;
     for (const int64_t row : rows) lengths.push_back(data_.train->length(row));
     const auto parts = spread(rows, lengths, group_.size(), rows_per_micro_batch());
-    StepContext context{.group = group_,
-                        .decoder = *decoder_,
-                        .parameters = parameters_,
-                        .optimizer = *optimizer_,
-                        .rows = *data_.train,
-                        .max_grad_norm = options_.max_grad_norm};
+    StepContext context = step_context();
     const double rate = schedule_->rate(done_);
     const auto start = Clock::now();
     StepResult result;
@@ -250,7 +326,7 @@ class Trainer {
       result = run_step(context, done_ + 1, parts[static_cast<size_t>(group_.rank())], rate, stop_wish);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::numeric) throw;
-      fail(ErrorKind::numeric, "{}; nothing was updated; {}", error.what(), last_good());
+      fail(ErrorKind::numeric, "{}; {}", error.what(), last_good());
     }
     ++done_;
     trained_tokens_ += result.targets;
@@ -317,6 +393,10 @@ class Trainer {
   std::optional<SnapshotStore> store_;  // rank 0's
   std::optional<Progress> progress_;
   std::vector<std::string> warnings_, notes_;
+  std::optional<Timeline> timeline_;
+  int64_t memory_limit_ = 0;
+  StepBlocks blocks_;  // asked for, or the same for all steps
+  StepSize largest_;   // micro-batch there may be
   int64_t total_ = 0;
   int64_t done_ = 0;   // steps
   int64_t saved_ = 0;  // the step of the newest snapshot; 0: none

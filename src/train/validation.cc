@@ -2,7 +2,9 @@
 
 #include <vector>
 
+#include "plan/step_blocks.h"
 #include "train/batches.h"
+#include "train/layerwise.h"
 #include "train/loss.h"
 #include "train/together.h"
 
@@ -23,7 +25,11 @@ double mean_loss(Group& group, const Decoder& decoder, const Parameters& paramet
       std::vector<RowView> views;
       for (const int64_t index : micro_batch) views.push_back(rows.row(index));
       const Batch batch = make_batch(views);
-      loss += summed_loss(decoder, parameters, batch).item<float>();
+      const StepBlocks blocks = choose_blocks(
+          decoder.shape(),
+          {.rows = batch.ids.shape(0), .tokens = batch.ids.shape(1), .targets = batch.target_count, .state_width = 0},
+          0);
+      loss += LayerwisePass(decoder, parameters, batch, blocks, [&] { group.advance(); }).loss();
       targets += static_cast<double>(batch.target_count);
     }
   });

@@ -1,0 +1,123 @@
+#include "train/gradient_exchange.h"
+
+#include <chrono>
+#include <utility>
+
+#include "bridge/arrays.h"
+
+namespace trunkline {
+namespace {
+
+// How long to look before sleeping: what a handover between two running threads takes.
+constexpr std::chrono::microseconds kSpin{50};
+
+}  // namespace
+
+GradientExchange::GradientExchange(Group& group, Options options, const Decoder& decoder, Timeline& timeline,
+                                   HandOver done)
+    : group_(group), options_(options), decoder_(decoder), timeline_(timeline), done_(std::move(done)) {
+  if (group_.size() > 1 && options_.sync == Sync::overlap) consumer_ = std::thread([this] { serve(); });
+}
+
+GradientExchange::~GradientExchange() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  if (consumer_.joinable()) consumer_.join();
+}
+
+// Looks for a while, then sleeps until told.
+template <typename Ready>
+void GradientExchange::wait(std::unique_lock<std::mutex>& lock, Ready ready) {
+  const auto start = Clock::now();
+  while (!ready() && (options_.busy_wait || Clock::now() - start < kSpin)) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  changed_.wait(lock, ready);
+}
+
+void GradientExchange::sum(Job& job) {
+  const Timeline::Span span(timeline_, Timeline::Track::communication, "sum of " + name_of(decoder_, job.piece));
+  all_sum(group_, job.memory);
+}
+
+void GradientExchange::serve() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wait(lock, [&] { return ended_ || !waiting_.empty(); });
+    if (ended_ || failure_) return;
+    Job job = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      sum(job);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    summed_.push_back(std::move(job));  // arrays are let go by the other thread alone
+    failure_ = failure;
+    changed_.notify_all();
+    if (failure_) return;
+  }
+}
+
+void GradientExchange::submit(const Piece& piece, std::vector<mx::array> gradients) {
+  Job job{piece, {}, {}};
+  for (mx::array& gradient : gradients) {
+    job.gradients.push_back(own(std::exchange(gradient, mx::array(0.0f))));
+    job.memory.emplace_back(job.gradients.back().data<float>(), job.gradients.back().size());
+  }
+  gradients.clear();
+  if (group_.size() == 1) return done_(job.piece, std::move(job.gradients));
+  if (options_.sync == Sync::after) {
+    waiting_.push_back(std::move(job));
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(job));
+    ++on_their_way_;
+    changed_.notify_all();
+  }
+  take_back(kDepth);
+}
+
+// Hands over what has been summed, and waits for more while too much is on its way.
+void GradientExchange::take_back(size_t most_on_their_way) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (summed_.empty() && !failure_ && on_their_way_ > most_on_their_way) {
+      const Timeline::Span span(timeline_, Timeline::Track::exposed, "waiting for sums");
+      wait(lock, [&] { return failure_ || !summed_.empty(); });
+    }
+    if (failure_) std::rethrow_exception(failure_);
+    if (summed_.empty()) return;
+    Job job = std::move(summed_.front());
+    summed_.pop_front();
+    --on_their_way_;
+    lock.unlock();
+    done_(job.piece, std::move(job.gradients));
+    lock.lock();
+  }
+}
+
+void GradientExchange::finish() {
+  if (consumer_.joinable()) return take_back(0);
+  while (!waiting_.empty()) {
+    Job job = std::move(waiting_.front());
+    waiting_.pop_front();
+    {
+      const Timeline::Span span(timeline_, Timeline::Track::exposed, "waiting for sums");
+      sum(job);
+    }
+    done_(job.piece, std::move(job.gradients));
+  }
+}
+
+}  // namespace trunkline

@@ -1,0 +1,68 @@
+#include "train/update.h"
+
+#include <cmath>
+
+#include "base/fail.h"
+#include "train/clip.h"
+
+namespace trunkline {
+
+Update::Update(const Decoder& decoder, Parameters& parameters, Optimizer& optimizer, Timeline& timeline, int64_t number,
+               int64_t targets, const UpdateOptions& options)
+    : decoder_(decoder),
+      parameters_(parameters),
+      optimizer_(optimizer),
+      timeline_(timeline),
+      number_(number),
+      targets_(static_cast<double>(targets)),
+      options_(options) {
+  if (options_.max_grad_norm > 0.0 && !options_.hold) {
+    fail(ErrorKind::input, "clipping by the global norm needs all gradients to be held");
+  }
+  optimizer_.begin_step(options_.learning_rate);
+}
+
+void Update::take(const Piece& piece, std::vector<mx::array> gradients) {
+  const Timeline::Span span(timeline_, Timeline::Track::update, "update of " + name_of(decoder_, piece));
+  for (size_t i = 0; i < piece.size(); ++i) {
+    const double squares = squared_norm(gradients[i]);
+    squares_ += squares;
+    if (!std::isfinite(squares)) bad_.push_back(piece[i].tensor);
+  }
+  if (!bad_.empty()) return;
+  if (options_.hold) {
+    held_.emplace_back(piece, std::move(gradients));
+  } else {
+    apply(piece, gradients, 1.0);
+  }
+}
+
+void Update::apply(const Piece& piece, std::vector<mx::array>& gradients, double factor) {
+  for (size_t i = 0; i < piece.size(); ++i) {
+    // Each gradient is let go of as soon as it has been used.
+    const mx::array gradient = std::exchange(gradients[i], mx::array(0.0f));
+    const size_t tensor = piece[i].tensor;
+    optimizer_.update(tensor, parameters_[tensor], gradient, static_cast<float>(factor / targets_), piece[i].row);
+    updated_ = true;
+  }
+}
+
+double Update::finish() {
+  if (!bad_.empty()) {
+    fail(ErrorKind::numeric, "step {}: the gradient of {} is not finite; {}", number_,
+         decoder_.layout()[bad_.front()].name,
+         updated_
+             ? "other tensors were updated already, nothing of this step is saved (--hold-gradients checks all first)"
+             : "nothing was updated");
+  }
+  const double norm = std::sqrt(squares_) / targets_;
+  const double factor = options_.max_grad_norm > 0.0 ? clip_factor(norm, options_.max_grad_norm) : 1.0;
+  if (!held_.empty()) {
+    const Timeline::Span span(timeline_, Timeline::Track::update, "update");
+    for (auto& [piece, gradients] : held_) apply(piece, gradients, factor);
+    held_.clear();
+  }
+  return norm;
+}
+
+}  // namespace trunkline

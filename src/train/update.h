@@ -1,0 +1,51 @@
+// What becomes of a step's summed gradients: each is checked, and then used at once or held until all have been
+// checked.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "model/decoder.h"
+#include "train/layerwise.h"
+#include "train/optimizer.h"
+#include "train/timeline.h"
+
+namespace trunkline {
+
+struct UpdateOptions {
+  double learning_rate = 0.0;
+  double max_grad_norm = 0.0;  // 0: no clipping
+  bool hold = false;           // until all have been checked; clipping needs it
+};
+
+class Update {
+ public:
+  // Of step `number`, whose loss is a mean over `targets`; gradients are of the sum.
+  Update(const Decoder& decoder, Parameters& parameters, Optimizer& optimizer, Timeline& timeline, int64_t number,
+         int64_t targets, const UpdateOptions& options);
+
+  // A piece's gradients, summed over the ranks. After one that is not finite nothing more is updated.
+  void take(const Piece& piece, std::vector<mx::array> gradients);
+
+  // Once all pieces have been taken: updates what was held. Returns the norm of the mean's gradient, before clipping.
+  // Throws Error(numeric) naming the first tensor that was not finite, and whether anything was updated before.
+  double finish();
+
+ private:
+  void apply(const Piece& piece, std::vector<mx::array>& gradients, double factor);
+
+  const Decoder& decoder_;
+  Parameters& parameters_;
+  Optimizer& optimizer_;
+  Timeline& timeline_;
+  const int64_t number_;
+  const double targets_;
+  const UpdateOptions options_;
+  double squares_ = 0.0;
+  bool updated_ = false;
+  std::vector<size_t> bad_;  // tensors
+  std::vector<std::pair<Piece, std::vector<mx::array>>> held_;
+};
+
+}  // namespace trunkline
