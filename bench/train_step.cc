@@ -1,0 +1,159 @@
+// How fast a training step of one rank is, and what memory it takes, for a model's shape with random weights and
+// tokens:
+//
+//   bench_train_step CONFIG.json [--rows N] [--tokens N] [--steps N] [--optimizer sgd|adamw] [--dtype float32|bfloat16]
+//                    [--recompute auto|all|none] [--memory-limit GIB] [--query-block N] [--token-block N]
+//                    [--loss-block N] [--vocab-slice N] [--hold-gradients] [--whole-graph]
+//
+// One JSON object a line and step. Memory is MLX's allocator's peak and the process's, in GiB; forecast: src/plan's.
+#include <mlx/mlx.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "model/backend.h"
+#include "train/layerwise.h"
+#include "train/loss.h"
+#include "train/update.h"
+
+namespace trunkline {
+namespace {
+
+struct Options {
+  std::string config, optimizer = "sgd", dtype = "float32", recompute = "auto";
+  int rows = 1, tokens = 2048, steps = 3;
+  double memory_limit = 0.0;
+  StepBlocks blocks;
+  bool hold = false, whole_graph = false;
+};
+
+double gib(double bytes) { return bytes / static_cast<double>(int64_t{1} << 30); }
+
+Parameters random_weights(const Decoder& decoder, mx::Dtype dtype) {
+  Parameters parameters;
+  for (const TensorShape& tensor : decoder.layout()) {
+    const mx::Shape shape(tensor.dims.begin(), tensor.dims.end());
+    const mx::array value =
+        shape.size() == 1 ? mx::ones(shape) : mx::multiply(mx::random::normal(shape), mx::array(0.02f));
+    parameters.push_back(mx::astype(value, dtype));
+    parameters.back().eval();
+  }
+  return parameters;
+}
+
+// Every token but the first of a row is a target.
+Batch random_batch(const Options& options, int64_t vocab) {
+  std::vector<int32_t> positions;
+  for (int row = 0; row < options.rows; ++row) {
+    for (int t = 0; t + 1 < options.tokens; ++t) positions.push_back(row * options.tokens + t);
+  }
+  const int count = static_cast<int>(positions.size()), top = static_cast<int>(vocab);
+  mx::array ids = mx::random::randint(0, top, {options.rows, options.tokens}, mx::int32);
+  mx::array targets = mx::random::randint(0, top, {count}, mx::int32);
+  mx::eval(ids, targets);
+  return {ids, mx::array(positions.begin(), {count}, mx::int32), targets, count};
+}
+
+void run(const Options& options) {
+  if (mx::default_device() == mx::Device::cpu) {
+    mx::set_cache_limit(0);
+    keep_freed_memory();
+  } else {
+    mx::set_cache_limit(size_t{1} << 30);
+  }
+  const Decoder decoder(read_model_shape(options.config));
+  const mx::Dtype dtype = options.dtype == "bfloat16" ? mx::bfloat16 : mx::float32;
+  OptimizerOptions optimizer_options;
+  if (options.optimizer == "sgd") optimizer_options = {.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
+  Parameters parameters = random_weights(decoder, dtype);
+  Optimizer optimizer(optimizer_options, decoder.layout());
+  const Batch batch = random_batch(options, decoder.shape().vocab);
+  const StepSize size{.rows = options.rows,
+                      .tokens = options.tokens,
+                      .targets = batch.target_count,
+                      .width = static_cast<int64_t>(mx::size_of(dtype)),
+                      .state_width = optimizer.state_bytes(),
+                      .holds_gradients = options.hold};
+  const auto limit = options.memory_limit > 0.0 ? static_cast<int64_t>(options.memory_limit * (int64_t{1} << 30))
+                                                : device_memory() / 5 * 4;
+  const Recompute recompute = options.recompute == "all"    ? Recompute::all
+                              : options.recompute == "none" ? Recompute::none
+                                                            : Recompute::automatic;
+  const StepBlocks blocks = choose_blocks(decoder.shape(), size, limit, options.blocks, recompute);
+  std::fprintf(stderr, "%s; blocks: queries %ld tokens %ld logits %ld vocab_rows %ld keep_all %ld keep_attention %ld\n",
+               describe_backend().c_str(), static_cast<long>(blocks.queries), static_cast<long>(blocks.tokens),
+               static_cast<long>(blocks.logits), static_cast<long>(blocks.vocab_rows),
+               static_cast<long>(blocks.keep_all), static_cast<long>(blocks.keep_attention));
+  Timeline timeline;
+  for (int step = 1; step <= options.steps; ++step) {
+    timeline.reset();
+    const auto start = Clock::now();
+    Update update(decoder, parameters, optimizer, timeline, step, batch.target_count,
+                  {.learning_rate = 1e-6, .hold = options.hold || options.whole_graph});
+    double loss = 0.0, forward_s = 0.0;
+    if (options.whole_graph) {
+      LossAndGradients whole = loss_and_gradients(decoder, parameters, batch);
+      loss = whole.loss.item<float>();
+      mx::eval(whole.gradients);
+      for (size_t i = 0; i < whole.gradients.size(); ++i) {
+        const int rows = whole.gradients[i].shape(0);
+        update.take({{i, 0, rows}}, {std::exchange(whole.gradients[i], mx::array(0.0f))});
+      }
+    } else {
+      LayerwisePass pass(decoder, parameters, batch, blocks);
+      loss = pass.forward();
+      forward_s = seconds_since(start);
+      pass.backward(
+          [&](const Piece& piece, std::vector<mx::array> gradients) { update.take(piece, std::move(gradients)); });
+    }
+    update.finish();
+    const double seconds = seconds_since(start);
+    const nlohmann::ordered_json line = {
+        {"step", step},
+        {"seconds", seconds},
+        {"forward_s", forward_s},
+        {"update_s", timeline.seconds(Timeline::Track::update)},
+        {"tokens_per_s", options.rows * options.tokens / seconds},
+        {"loss", loss / static_cast<double>(batch.target_count)},
+        {"mlx_peak_gib", gib(static_cast<double>(mx::get_peak_memory()))},
+        {"process_peak_gib", gib(static_cast<double>(process_memory().peak))},
+        {"forecast_gib", gib(static_cast<double>(step_memory(decoder.shape(), size, blocks).total()))}};
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace trunkline
+
+int main(int argc, char** argv) {
+  using namespace trunkline;
+  Options options;
+  CLI::App app("How fast a training step is, and what memory it takes");
+  app.add_option("config", options.config, "config.json of the model's shape")->required();
+  app.add_option("--rows", options.rows);
+  app.add_option("--tokens", options.tokens, "of each row");
+  app.add_option("--steps", options.steps);
+  app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adamw"}));
+  app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--recompute", options.recompute)->check(CLI::IsMember({"auto", "all", "none"}));
+  app.add_option("--memory-limit", options.memory_limit, "GiB");
+  app.add_option("--query-block", options.blocks.queries);
+  app.add_option("--token-block", options.blocks.tokens);
+  app.add_option("--loss-block", options.blocks.logits);
+  app.add_option("--vocab-slice", options.blocks.vocab_rows);
+  app.add_flag("--hold-gradients", options.hold);
+  app.add_flag("--whole-graph", options.whole_graph, "the reference: one graph");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_train_step: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
