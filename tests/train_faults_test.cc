@@ -91,7 +91,14 @@ TEST_F(TrainFaultsTest, AGradientThatIsNotFiniteIsNamed) {
   });
   const Ended ended = run(train({"--iters", "2", "--val-batches", "0"}, "out", 2));
   EXPECT_NE(ended.code, 0);
-  EXPECT_THAT(ended.output + ended.error, AllOf(HasSubstr("step 1: the gradient of "), HasSubstr("is not finite")));
+  // What was updated before is said; with all gradients held, nothing was.
+  EXPECT_THAT(ended.output + ended.error,
+              AllOf(HasSubstr("step 1: the gradient of "), HasSubstr("is not finite"),
+                    HasSubstr("nothing of this step is saved"), HasSubstr("no checkpoint was saved yet")));
+  EXPECT_FALSE(fs::exists(output() / "model.safetensors"));
+  const Ended held = run(train({"--iters", "2", "--val-batches", "0", "--hold-gradients"}, "held", 2));
+  EXPECT_NE(held.code, 0);
+  EXPECT_THAT(held.output + held.error, AllOf(HasSubstr("is not finite"), HasSubstr("nothing was updated")));
 }
 
 TEST_F(TrainFaultsTest, TheLastGoodCheckpointIsNamed) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <set>
+
 #include "tiny_run_test.h"
 
 namespace trunkline {
@@ -129,6 +131,64 @@ TEST_F(TrainTest, TheSameRunGivesTheSameBytes) {
                    "train", "-c", output("a") / "settings.yaml", "--output", output("c")}));
   ASSERT_EQ(again.code, 0) << again.error;
   EXPECT_EQ(weights("c"), weights("a"));
+}
+
+// Whenever sums are made and gradients are held, the weights are the same to the last bit.
+TEST_F(TrainTest, OverlapAndHoldingChangeNoBit) {
+  const std::vector<std::vector<std::string>> optimizers = {
+      {"--learning-rate", "0.01"},
+      {"--optimizer", "sgd", "--momentum", "0.9", "--learning-rate", "0.05"},
+      {"--optimizer", "sgd", "--learning-rate", "0.5"}};
+  for (const int ranks : {1, 2, 3}) {
+    for (size_t o = 0; o < optimizers.size(); ++o) {
+      if (ranks != 2 && o != 0) continue;
+      const auto common = with(optimizers[o], {"--iters", "20", "--batch-size", "4", "--val-batches", "0"});
+      const auto name = [&](const char* what) { return fmt::format("{}-{}-{}", what, ranks, o); };
+      const Ended overlap = run(train(with(common, {"--sync", "overlap"}), name("overlap"), ranks));
+      ASSERT_EQ(overlap.code, 0) << overlap.error;
+      EXPECT_THAT(overlap.output, AllOf(HasSubstr("each layer is updated as soon as its gradients are summed"),
+                                        HasSubstr("exposed communication")));
+      EXPECT_EQ(overlap.output.find("comm hidden") != std::string::npos, ranks > 1) << overlap.output;
+      ASSERT_EQ(run(train(with(common, {"--sync", "after"}), name("after"), ranks)).code, 0);
+      EXPECT_EQ(weights(name("after")), weights(name("overlap")));
+      ASSERT_EQ(run(train(with(common, {"--hold-gradients"}), name("hold"), ranks)).code, 0);
+      EXPECT_EQ(weights(name("hold")), weights(name("overlap")));
+      ASSERT_EQ(run(train(with(common, {"--recompute", "all", "--busy-wait"}), name("least"), ranks)).code, 0);
+      EXPECT_EQ(weights(name("least")), weights(name("overlap")));
+    }
+  }
+}
+
+TEST_F(TrainTest, TheWholeGraphIsTheSameTraining) {
+  const auto sgd = with(kSgd, {"--iters", "6", "--batch-size", "6"});
+  ASSERT_EQ(run(train(sgd, "layers", 2)).code, 0);
+  ASSERT_EQ(run(train(with(sgd, {"--whole-graph"}), "whole", 2)).code, 0);
+  const std::vector<std::string> cut = {"--query-block", "5", "--token-block", "7",
+                                        "--loss-block",  "9", "--vocab-slice", "33"};
+  ASSERT_EQ(run(train(with(sgd, cut), "cut", 2)).code, 0);
+  EXPECT_LT(largest_difference("whole", "layers"), 2e-6);
+  EXPECT_LT(largest_difference("whole", "cut"), 2e-6);
+}
+
+TEST_F(TrainTest, WhatHoldsGradientsIsSaid) {
+  const auto sgd = with(kSgd, {"--iters", "1"});
+  EXPECT_THAT(run(train(with(sgd, {"--clip", "1"}), "clip")).output,
+              HasSubstr("clipping by the global norm needs all"));
+  EXPECT_THAT(run(train(with(sgd, {"--grad-accumulation-steps", "2"}), "more")).output,
+              HasSubstr("accumulation needs all of them"));
+}
+
+TEST_F(TrainTest, ATimelineIsWritten) {
+  const Ended ended = run(train(with(kSgd, {"--iters", "2", "--trace", folder_ / "trace.json"}), "out", 2));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  for (const char* file : {"trace.json", "trace.1.json"}) {
+    std::set<std::string> names;
+    const nlohmann::json trace = nlohmann::json::parse(read_file(folder_ / file));
+    for (const auto& event : trace["traceEvents"]) names.insert(event["name"].get<std::string>());
+    for (const char* name : {"forward", "backward of layer 1", "sum of layer 0", "update of model.norm.weight"}) {
+      EXPECT_TRUE(names.contains(name)) << file << " " << name;
+    }
+  }
 }
 
 TEST_F(TrainTest, MemoryStaysBoundedOverManyLengths) {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "model/fused.h"
-#include "model/parts.h"
 
 namespace trunkline {
 namespace {
@@ -88,7 +87,7 @@ AttentionMask AttentionMask::windowed(int sequences, int tokens, int window) con
 }
 
 mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, const mx::array& values,
-                              const AttentionMask& mask, int block, const std::function<void()>& after_block) {
+                              const AttentionMask& mask, int block, Pacer& pacer) {
   const int sequences = queries.shape(0), tokens = queries.shape(2);
   Assembly mixed(queries.shape(), queries.dtype(), 2);
   for (const auto& [begin, end] : parts_of(tokens, block)) {
@@ -96,7 +95,7 @@ mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, c
     mixed.put(begin, end,
               attend(part(queries, 2, begin, end), part(keys, 2, at.first_key, end), part(values, 2, at.first_key, end),
                      at.first));
-    if (after_block) after_block();
+    pacer.queue({mixed.value()});
   }
   return mixed.take();
 }
@@ -105,14 +104,13 @@ mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, c
 // dK = dS^T Q.
 AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
                                                  const mx::array& values, const mx::array& d, const AttentionMask& mask,
-                                                 int block, const std::function<void()>& after_block) {
+                                                 int block, Pacer& pacer) {
   const int sequences = queries.shape(0), tokens = queries.shape(2), key_heads = keys.shape(1);
   Assembly d_queries(queries.shape(), queries.dtype(), 2);
   Accumulation d_keys(keys.shape(), 2), d_values(values.shape(), 2);
   // Last block first: it sees all keys, so that where there is but one, nothing need be added to zeros.
   const std::vector<Part> blocks = parts_of(tokens, block);
-  for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
-    const auto [begin, end] = *it;
+  const auto block_gradients = [&](int begin, int end) {
     const Block at(mask, sequences, tokens, begin, end);
     const mx::array q = part(queries, 2, begin, end), k = part(keys, 2, at.first_key, end),
                     v = part(values, 2, at.first_key, end), dy = grouped(part(d, 2, begin, end), key_heads);
@@ -121,10 +119,13 @@ AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const
     const mx::array dp = mx::reshape(mx::matmul(dy, transposed(v)), p.shape());
     const mx::array ds = mx::reshape(causal_softmax_gradient(p, dp, scale_of(queries), at.first), flat);
     d_values.add(at.first_key, end, mx::matmul(transposed(mx::reshape(p, flat)), dy));
-    d_queries.put_lazily(begin, end, mx::reshape(mx::matmul(ds, k), q.shape()));
+    d_queries.put(begin, end, mx::reshape(mx::matmul(ds, k), q.shape()));
     d_keys.add(at.first_key, end, mx::matmul(transposed(ds), grouped(q, key_heads)));
-    mx::eval(d_queries.value(), d_keys.value(), d_values.value());
-    if (after_block) after_block();
+  };
+  for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
+    block_gradients(it->begin, it->end);
+    // Nothing of a block is held when it is queued but what it is made for.
+    pacer.queue({d_queries.value(), d_keys.value(), d_values.value()});
   }
   return {d_queries.take(), d_keys.take(keys.dtype()), d_values.take(values.dtype())};
 }

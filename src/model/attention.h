@@ -5,8 +5,9 @@
 #include <mlx/mlx.h>
 
 #include <cstdint>
-#include <functional>
 #include <vector>
+
+#include "model/parts.h"
 
 namespace trunkline {
 
@@ -32,14 +33,14 @@ struct AttentionGradients {
   mx::array queries, keys, values;
 };
 
-// As causal_attention where L = S, in blocks of `block` queries against the keys that any of them sees. Each block is
-// evaluated, and `after_block` called, before the next is begun: results come evaluated.
+// As causal_attention where L = S, in blocks of `block` queries against the keys that any of them sees, each queued
+// with `pacer`.
 mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, const mx::array& values,
-                              const AttentionMask& mask, int block, const std::function<void()>& after_block = {});
+                              const AttentionMask& mask, int block, Pacer& pacer);
 
 // Its gradients for the cotangent d [B, H, L, D], in f32 where a key's is a sum over blocks.
 AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
                                                  const mx::array& values, const mx::array& d, const AttentionMask& mask,
-                                                 int block, const std::function<void()>& after_block = {});
+                                                 int block, Pacer& pacer);
 
 }  // namespace trunkline

@@ -4,6 +4,7 @@
 #include <mlx/mlx.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -34,18 +35,37 @@ inline mx::array part(const mx::array& x, int axis, int begin, int end) {
   return mx::slice(x, from, to);
 }
 
+// Evaluates block after block with the next one queued before the last one's end is awaited, so that a device is kept
+// busy and no more than two blocks exist.
+class Pacer {
+ public:
+  // `after_block` is called when a block has been computed, with maybe one more to come.
+  explicit Pacer(std::function<void()> after_block = {}) : after_block_(std::move(after_block)) {}
+
+  void queue(std::vector<mx::array> arrays) {
+    // What is waited for holds none of the arrays, so that the next block may take over their memory.
+    mx::array done = mx::depends({mx::array(0.0f)}, arrays).front();
+    arrays.push_back(done);
+    mx::async_eval(std::move(arrays));
+    std::swap(done, last_);
+    done.wait();
+    if (after_block_) after_block_();
+  }
+
+ private:
+  std::function<void()> after_block_;
+  mx::array last_{0.0f};
+};
+
 // An array that is made part by part, in place from the second part on.
 class Assembly {
  public:
   Assembly(mx::Shape shape, mx::Dtype dtype, int axis) : shape_(std::move(shape)), dtype_(dtype), axis_(axis) {}
+  // In the place of `old`, whose parts are let go as they are made anew. Hand it over with std::move.
+  Assembly(mx::array old, int axis) : shape_(old.shape()), dtype_(old.dtype()), axis_(axis), value_(std::move(old)) {}
 
-  // Parts do not overlap and cover everything in the end. Evaluates.
+  // Parts do not overlap and cover everything in the end; value() is evaluated or queued before the next part.
   void put(int begin, int end, const mx::array& x) {
-    put_lazily(begin, end, x);
-    value_->eval();
-  }
-  // For the caller to evaluate value() before the next part.
-  void put_lazily(int begin, int end, const mx::array& x) {
     if (begin == 0 && end == shape_[static_cast<size_t>(axis_)]) {
       value_ = x;
       return;
@@ -64,7 +84,7 @@ class Assembly {
   mx::Shape shape_;
   mx::Dtype dtype_;
   int axis_;
-  std::optional<mx::array> value_;
+  std::optional<mx::array> value_ = {};
 };
 
 // A sum in f32 of arrays that cover parts of it.
@@ -72,7 +92,7 @@ class Accumulation {
  public:
   explicit Accumulation(mx::Shape shape, int axis = 0) : shape_(std::move(shape)), axis_(axis) {}
 
-  // For the caller to evaluate value() before the next.
+  // value() is evaluated or queued before the next.
   void add(int begin, int end, const mx::array& x) {
     const mx::array term = mx::astype(x, mx::float32);
     const bool whole = begin == 0 && end == shape_[static_cast<size_t>(axis_)];

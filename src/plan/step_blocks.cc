@@ -7,11 +7,9 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// What one block may take: small enough to count for little beside a layer's weights, large enough that each product
-// keeps a device busy.
-constexpr int64_t kScoreBytes = 192 * kMiB;
-constexpr int64_t kProductBytes = 256 * kMiB;
-constexpr int64_t kLogitBytes = 128 * kMiB;
+// What a block of scores, products or logits may take: little beside the whole, enough to keep a device busy.
+constexpr int64_t kLeastBlock = 128 * kMiB, kMostBlock = 1024 * kMiB;
+constexpr int64_t kBlockShare = 128;  // of the limit
 constexpr int64_t kHeadBytes = 256 * kMiB;
 // Attention's backward pass has the weights, their cotangent and the scores' at once.
 constexpr int64_t kScoreCopies = 3;
@@ -70,10 +68,10 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   const auto choose = [](int64_t& field, int64_t value) {
     if (field == 0) field = value;
   };
-  choose(blocks.queries, block_of(kScoreBytes, 4 * size.rows * s.heads * size.tokens, size.tokens));
-  choose(blocks.tokens,
-         block_of(kProductBytes, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
-  choose(blocks.logits, block_of(kLogitBytes, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
+  const int64_t budget = std::clamp(limit / kBlockShare, kLeastBlock, kMostBlock);
+  choose(blocks.queries, block_of(budget, 4 * size.rows * s.heads * size.tokens, size.tokens));
+  choose(blocks.tokens, block_of(budget, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
+  choose(blocks.logits, block_of(budget, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
   const auto fits = [&] { return step_memory(s, size, blocks).total() <= limit; };
   if (blocks.vocab_rows == 0) {
     blocks.vocab_rows = s.vocab;

@@ -6,8 +6,22 @@
 #include "bridge/arrays.h"
 
 namespace trunkline {
+namespace {
+
+// By the largest entry, so that squares of large numbers do not overflow f32.
+double squared_norm_on_device(const mx::array& gradient) {
+  const mx::array x = mx::astype(gradient, mx::float32), largest = mx::max(mx::abs(x));
+  mx::array squares = mx::sum(mx::square(mx::divide(x, mx::maximum(largest, mx::array(1e-30f))))), top = largest;
+  mx::eval(squares, top);
+  const double scale = top.item<float>();
+  if (!std::isfinite(scale)) return scale;
+  return std::max(scale, 1e-30) * std::max(scale, 1e-30) * squares.item<float>();
+}
+
+}  // namespace
 
 double squared_norm(const mx::array& gradient) {
+  if (mx::default_device() != mx::Device::cpu) return squared_norm_on_device(gradient);
   const mx::array x = in_row_order(gradient.dtype() == mx::float32 ? gradient : mx::astype(gradient, mx::float32));
   const float* values = x.data<float>();
   constexpr size_t kLanes = 8;  // independent sums, so that the compiler can keep them in vector registers

@@ -7,21 +7,31 @@ namespace {
 
 using Arrays = std::vector<mx::array>;
 
+// Of the tokens.
+int axis_of(const mx::array& array) { return array.ndim() == 4 ? 2 : 1; }
+
 // Arrays [B, L, ...] (or [B, H, L, D]) that are made block by block of tokens.
 class Assemblies {
  public:
   explicit Assemblies(int tokens) : tokens_(tokens) {}
+  // In the place of arrays that are let go, block by block.
+  explicit Assemblies(Arrays old) : tokens_(old.front().shape(axis_of(old.front()))) {
+    for (mx::array& array : old) {
+      const int axis = axis_of(array);
+      all_.emplace_back(std::exchange(array, mx::array(0.0f)), axis);
+    }
+  }
 
   // A block's arrays, always as many.
   void put(int begin, int end, const Arrays& block) {
     for (size_t i = 0; i < block.size(); ++i) {
-      const int axis = block[i].ndim() == 4 ? 2 : 1;
+      const int axis = axis_of(block[i]);
       if (i == all_.size()) {
         mx::Shape shape = block[i].shape();
         shape[static_cast<size_t>(axis)] = tokens_;
         all_.emplace_back(shape, block[i].dtype(), axis);
       }
-      all_[i].put_lazily(begin, end, block[i]);
+      all_[i].put(begin, end, block[i]);
     }
   }
   Arrays values() const {
@@ -42,7 +52,7 @@ class Assemblies {
 
 Arrays parts(const Arrays& arrays, int begin, int end) {
   Arrays found;
-  for (const mx::array& array : arrays) found.push_back(part(array, array.ndim() == 4 ? 2 : 1, begin, end));
+  for (const mx::array& array : arrays) found.push_back(part(array, axis_of(array), begin, end));
   return found;
 }
 
@@ -74,11 +84,6 @@ class LayerPass::Gradients {
   std::map<int, Accumulation> sums_;
 };
 
-void LayerPass::evaluate(const Arrays& arrays) const {
-  mx::eval(arrays);
-  if (after_block_) after_block_();
-}
-
 // The gradients of a stage's inputs; those of its tensors are added to `gradients`. MLX makes of the stage's forward
 // pass only what these need: not its products.
 Arrays LayerPass::vjp(int64_t layer, Stage stage, const Arrays& inputs, const Arrays& cotangents, Gradients& gradients,
@@ -102,7 +107,7 @@ Arrays LayerPass::project(int64_t layer, const mx::array& x) const {
   Assemblies heads(x.shape(1));
   for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
     heads.put(begin, end, decoder_.stage(parameters_, layer, Stage::heads, {part(x, 1, begin, end)}));
-    evaluate(heads.values());
+    pacer_.queue(heads.values());
   }
   return heads.take();
 }
@@ -112,7 +117,7 @@ Arrays LayerPass::rotate(int64_t layer, const Arrays& heads) const {
   Assemblies rotated(tokens);
   for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
     rotated.put(begin, end, decoder_.stage(parameters_, layer, Stage::rotation, parts(heads, begin, end), begin));
-    evaluate(rotated.values());
+    pacer_.queue(rotated.values());
   }
   return rotated.take();
 }
@@ -124,16 +129,19 @@ LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep ke
   Arrays rotated = rotate(layer, projected);
   if (keep == Keep::all) kept.heads = projected;
   projected.clear();
-  const mx::array mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, after_block_);
+  const mx::array mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, pacer_);
   rotated.clear();
   if (keep != Keep::input) kept.mixed = mixed;
   Assemblies output(x.shape(1)), mlp(x.shape(1));
-  for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
+  const auto to_output = [&](int begin, int end) {
     const Arrays middle = decoder_.stage(parameters_, layer, Stage::attention_output, parts({x, mixed}, begin, end));
     const Arrays all = joined(middle, decoder_.stage(parameters_, layer, Stage::mlp_input, middle));
     output.put(begin, end, decoder_.stage(parameters_, layer, Stage::mlp_output, all));
     if (keep == Keep::all) mlp.put(begin, end, all);
-    evaluate(joined(output.values(), mlp.values()));
+  };
+  for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
+    to_output(begin, end);
+    pacer_.queue(joined(output.values(), mlp.values()));
   }
   result.output = output.take().front();
   kept.mlp = mlp.take();
@@ -145,37 +153,57 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
   const int tokens = x.shape(1);
   Gradients gradients;
   if (kept.heads.empty()) kept.heads = project(layer, x);
-  const Arrays rotated = rotate(layer, kept.heads);
   if (!kept.mixed) {
-    kept.mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, after_block_);
+    const Arrays rotated = rotate(layer, kept.heads);
+    kept.mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, pacer_);
   }
-  Assemblies through(tokens);  // gradients of x, past attention, and of attention's result
-  for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
-    const Arrays in = parts({x, *kept.mixed}, begin, end);
+  // From the layer's output back to attention's. A block's part of d becomes the gradient of x (past attention), and of
+  // attention's result, its own gradient.
+  Assemblies owed({std::move(d), *std::exchange(kept.mixed, std::nullopt)});
+  // Nothing of a block is held when it is queued but what it is made for: its memory, and that of `owed`, is used
+  // again.
+  const auto back_to_attention = [&](int begin, int end) {
+    const Arrays old = parts(owed.values(), begin, end);
+    const Arrays in = {part(x, 1, begin, end), old[1]};
     Arrays mlp = parts(kept.mlp, begin, end);
     if (mlp.empty()) {
       const Arrays middle = decoder_.stage(parameters_, layer, Stage::attention_output, in);
       mlp = joined(middle, decoder_.stage(parameters_, layer, Stage::mlp_input, middle));
     }
-    const Arrays out = vjp(layer, Stage::mlp_output, mlp, {part(d, 1, begin, end)}, gradients);
+    const Arrays out = vjp(layer, Stage::mlp_output, mlp, {old[0]}, gradients);
     const Arrays middle = vjp(layer, Stage::mlp_input, {mlp[0]}, {out[1], out[2]}, gradients);
-    through.put(begin, end, vjp(layer, Stage::attention_output, in, {out[0] + middle[0]}, gradients));
-    evaluate(joined(through.values(), gradients.values()));
+    owed.put(begin, end, vjp(layer, Stage::attention_output, in, {out[0] + middle[0]}, gradients));
+  };
+  const std::vector<Part> blocks = parts_of(tokens, blocks_.tokens);
+  for (const auto& [begin, end] : blocks) {
+    back_to_attention(begin, end);
+    if (end == tokens) kept.mlp.clear();
+    pacer_.queue(joined(owed.values(), gradients.values()));
   }
-  kept.mlp.clear();
-  kept.mixed.reset();
-  Arrays past = through.take();
-  AttentionGradients attention =
-      attention_gradients_in_blocks(rotated[0], rotated[1], rotated[2], past[1], mask_, blocks_.queries, after_block_);
+  Arrays past = owed.take();
+  Arrays cotangents;
+  {
+    const Arrays rotated = rotate(layer, kept.heads);
+    AttentionGradients attention = attention_gradients_in_blocks(
+        rotated[0], rotated[1], rotated[2], std::exchange(past[1], mx::array(0.0f)), mask_, blocks_.queries, pacer_);
+    cotangents = {std::move(attention.queries), std::move(attention.keys), std::move(attention.values)};
+  }
   past.pop_back();
-  const Arrays cotangents = {std::move(attention.queries), std::move(attention.keys), std::move(attention.values)};
-  Assemblies input(tokens);
-  for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
+  // From attention's input back to the layer's.
+  Assemblies input(std::move(past));
+  const auto back_to_input = [&](int begin, int end) {
     const Arrays heads =
         vjp(layer, Stage::rotation, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients, begin);
     const Arrays in = vjp(layer, Stage::heads, {part(x, 1, begin, end)}, heads, gradients);
-    input.put(begin, end, {part(past[0], 1, begin, end) + in[0]});
-    evaluate(joined(input.values(), gradients.values()));
+    input.put(begin, end, {part(input.values().front(), 1, begin, end) + in[0]});
+  };
+  for (const auto& [begin, end] : blocks) {
+    back_to_input(begin, end);
+    if (end == tokens) {
+      kept.heads.clear();
+      cotangents.clear();
+    }
+    pacer_.queue(joined(input.values(), gradients.values()));
   }
   return {input.take().front(), gradients.take()};
 }

@@ -3,7 +3,6 @@
 
 #include <mlx/mlx.h>
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -32,14 +31,9 @@ struct LayerBlocks {
 
 class LayerPass {
  public:
-  // `after_block` is called when a block has been computed: this thread gets on.
   LayerPass(const Decoder& decoder, const Parameters& parameters, const AttentionMask& mask, LayerBlocks blocks,
-            std::function<void()> after_block)
-      : decoder_(decoder),
-        parameters_(parameters),
-        mask_(mask),
-        blocks_(blocks),
-        after_block_(std::move(after_block)) {}
+            Pacer& pacer)
+      : decoder_(decoder), parameters_(parameters), mask_(mask), blocks_(blocks), pacer_(pacer) {}
 
   struct Forward {
     mx::array output;  // [B, L, C]
@@ -60,13 +54,12 @@ class LayerPass {
   std::vector<mx::array> rotate(int64_t layer, const std::vector<mx::array>& heads) const;
   std::vector<mx::array> vjp(int64_t layer, Stage stage, const std::vector<mx::array>& inputs,
                              const std::vector<mx::array>& cotangents, Gradients& gradients, int offset = 0) const;
-  void evaluate(const std::vector<mx::array>& arrays) const;
 
   const Decoder& decoder_;
   const Parameters& parameters_;
   const AttentionMask& mask_;
   LayerBlocks blocks_;
-  std::function<void()> after_block_;
+  Pacer& pacer_;
 };
 
 }  // namespace trunkline

@@ -24,6 +24,12 @@ mx::array indices(const std::vector<int32_t>& values) {
 
 int narrow(int64_t value) { return static_cast<int>(std::min<int64_t>(value, 1 << 30)); }
 
+double sum_of(Arrays& scalars) {
+  double sum = 0.0;
+  for (mx::array& scalar : scalars) sum += scalar.item<float>();
+  return sum;
+}
+
 // A tensor's rows from `begin` to `end`, as pieces of `step` rows.
 void cut(std::vector<Piece>& pieces, int tensor, int64_t rows, int64_t step) {
   for (const auto& [begin, end] : parts_of(narrow(rows), narrow(step))) {
@@ -86,12 +92,12 @@ LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameter
       parameters_(parameters),
       batch_(batch),
       blocks_(blocks),
-      after_block_(std::move(after_block)),
+      pacer_(std::move(after_block)),
       ids_(values_of(batch.ids)),
       targets_(values_of(batch.targets)) {}
 
-LayerPass LayerwisePass::layer_pass() const {
-  return {decoder_, parameters_, mask_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, after_block_};
+LayerPass LayerwisePass::layer_pass() {
+  return {decoder_, parameters_, mask_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, pacer_};
 }
 
 Keep LayerwisePass::keep_of(int64_t layer) const {
@@ -122,52 +128,53 @@ double LayerwisePass::forward() {
   Assembly gradient(states_->shape(), states_->dtype(), 0), log_sums({targets, 1}, mx::float32, 0),
       all_normed(states_->shape(), states_->dtype(), 0);
   Accumulation norm_gradient(parameters_[static_cast<size_t>(decoder_.norm_index())].shape());
-  double loss = 0.0;
-  for (const auto& [begin, end] : parts_of(targets, narrow(blocks_.logits))) {
+  Arrays losses;
+  const auto norm = [&](const Arrays& in) {
+    Parameters parameters = parameters_;
+    parameters[static_cast<size_t>(decoder_.norm_index())] = in[1];
+    return Arrays{decoder_.norm(parameters, in[0])};
+  };
+  // As in a layer, nothing of a block is held when it is queued but what it is made for.
+  const auto to_loss_and_back = [&](int begin, int end) {
     const mx::array x = part(*states_, 0, begin, end), normed = decoder_.norm(parameters_, x);
-    const mx::array part_targets = part(batch_.targets, 0, begin, end);
-    const HeadBlock block = head_block(normed, head, part_targets);
-    const auto norm = [&](const Arrays& in) {
-      Parameters parameters = parameters_;
-      parameters[static_cast<size_t>(decoder_.norm_index())] = in[1];
-      return Arrays{decoder_.norm(parameters, in[0])};
-    };
-    const Arrays owed =
-        mx::vjp(norm, {x, parameters_[static_cast<size_t>(decoder_.norm_index())]}, {block.x_gradient}).second;
-    gradient.put_lazily(begin, end, owed[0]);
+    const HeadBlock block = head_block(normed, head, part(batch_.targets, 0, begin, end));
+    const mx::array& weight = parameters_[static_cast<size_t>(decoder_.norm_index())];
+    const Arrays owed = mx::vjp(norm, {x, weight}, {block.x_gradient}).second;
+    gradient.put(begin, end, owed[0]);
     norm_gradient.add(owed[1]);
-    log_sums.put_lazily(begin, end, block.log_sums);
-    all_normed.put_lazily(begin, end, normed);
-    Arrays made = {block.loss, gradient.value(), log_sums.value(), all_normed.value(), norm_gradient.value()};
-    if (whole) {
-      const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
-      whole_head_gradient_ = whole_head_gradient_
-                                 ? mx::addmm(*std::exchange(whole_head_gradient_, std::nullopt), transposed, normed_f32)
-                                 : mx::matmul(transposed, normed_f32);
-      made.push_back(*whole_head_gradient_);
-    }
-    mx::eval(made);
-    if (after_block_) after_block_();
-    loss += made.front().item<float>();
+    log_sums.put(begin, end, block.log_sums);
+    all_normed.put(begin, end, normed);
+    losses.push_back(block.loss);
+    if (!whole) return;
+    const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
+    whole_head_gradient_ = whole_head_gradient_
+                               ? mx::addmm(*std::exchange(whole_head_gradient_, std::nullopt), transposed, normed_f32)
+                               : mx::matmul(transposed, normed_f32);
+  };
+  for (const auto& [begin, end] : parts_of(targets, narrow(blocks_.logits))) {
+    to_loss_and_back(begin, end);
+    Arrays made = {losses.back(), gradient.value(), log_sums.value(), all_normed.value(), norm_gradient.value()};
+    if (whole) made.push_back(*whole_head_gradient_);
+    pacer_.queue(std::move(made));
   }
   states_gradient_ = gradient.take();
   log_sums_ = log_sums.take();
   normed_ = all_normed.take();
   states_.reset();
   norm_gradient_ = norm_gradient.take();
-  return loss;
+  return sum_of(losses);
 }
 
 double LayerwisePass::loss() {
   run_layers(false);
   const mx::array& head = decoder_.head(parameters_);
-  double loss = 0.0;
+  Arrays losses;
   for (const auto& [begin, end] : parts_of(states_->shape(0), narrow(blocks_.logits))) {
     const mx::array normed = decoder_.norm(parameters_, part(*states_, 0, begin, end));
-    loss += summed_cross_entropy_value(normed, head, part(batch_.targets, 0, begin, end)).item<float>();
-    if (after_block_) after_block_();
+    losses.push_back(summed_cross_entropy_value(normed, head, part(batch_.targets, 0, begin, end)));
+    pacer_.queue({losses.back()});
   }
-  return loss;
+  return sum_of(losses);
 }
 
 // The gradient of rows of the head, from a second pass over their logits unless it was made in the first.
@@ -179,8 +186,7 @@ mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
     for (const auto& [begin, end] :
          parts_of(normed_->shape(0), narrow(blocks_.logits * decoder_.shape().vocab / rows))) {
       sum.add(head_rows_gradient(part(*normed_, 0, begin, end), head, part(*log_sums_, 0, begin, end)));
-      mx::eval(sum.value());
-      if (after_block_) after_block_();
+      pacer_.queue({sum.value()});
     }
     gradient = sum.take();
   }
@@ -237,6 +243,7 @@ void LayerwisePass::backward(const HandOver& hand_over) {
     } else if (tensor == decoder_.head_index()) {
       gradients = {head_gradient(first.row, first.rows)};
     } else if (tensor == decoder_.norm_index()) {
+      if (!tied) normed_.reset();
       gradients = {*std::exchange(norm_gradient_, std::nullopt)};
     } else {
       --layer;

@@ -56,7 +56,7 @@ class LayerwisePass {
   double loss();
 
  private:
-  LayerPass layer_pass() const;
+  LayerPass layer_pass();
   Keep keep_of(int64_t layer) const;
   void run_layers(bool keep);
   mx::array head_gradient(int64_t row, int64_t rows);
@@ -66,7 +66,7 @@ class LayerwisePass {
   const Parameters& parameters_;
   const Batch& batch_;
   StepBlocks blocks_;
-  std::function<void()> after_block_;
+  Pacer pacer_;
   std::vector<int32_t> ids_, targets_;
   AttentionMask mask_;
   std::vector<KeptLayer> kept_;

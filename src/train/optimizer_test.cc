@@ -82,6 +82,35 @@ TEST(Optimizer, GoesOnFromItsStateToTheSameBits) {
   EXPECT_THROW(second.restore(extra, 1), Error);
 }
 
+// Rows one part after another are the whole.
+TEST(Optimizer, UpdatesRowsByThemselves) {
+  for (const bool in_place : {true, false}) {
+    for (const OptimizerOptions& options :
+         {OptimizerOptions{.weight_decay = 0.1},
+          OptimizerOptions{.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.1, .momentum = 0.9}}) {
+      const std::vector<TensorShape> layout = {{"w", {5, 3}}};
+      const mx::array start = mx::random::normal({5, 3}, mx::float32, mx::random::key(1));
+      const mx::array gradient = mx::random::normal({5, 3}, mx::float32, mx::random::key(2));
+      mx::eval(start, gradient);
+      Optimizer whole(options, layout, in_place), cut(options, layout, in_place);
+      mx::array a = start, b = start;
+      for (int step = 0; step < 3; ++step) {
+        whole.begin_step(0.1);
+        whole.update(0, a, gradient, 0.5f);
+        cut.begin_step(0.1);
+        for (const auto& [begin, end] : {std::pair(0, 2), {2, 3}, {3, 5}}) {
+          cut.update(0, b, mx::slice(gradient, {begin, 0}, {end, 3}), 0.5f, begin);
+        }
+      }
+      EXPECT_TRUE(mx::array_equal(a, b).item<bool>()) << in_place;
+      const auto x = whole.state(), y = cut.state();
+      for (size_t i = 0; i < x.size(); ++i) {
+        EXPECT_TRUE(mx::array_equal(x[i].second, y[i].second).item<bool>()) << x[i].first;
+      }
+    }
+  }
+}
+
 // A tensor that someone else still holds is copied, not written to.
 TEST(Optimizer, LeavesSharedTensorsAlone) {
   Optimizer optimizer({}, {{"w", {2}}}, true);

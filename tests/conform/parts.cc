@@ -9,6 +9,7 @@
 #include "model/decoder.h"
 #include "model/generate.h"
 #include "train/clip.h"
+#include "train/layerwise.h"
 #include "train/loss.h"
 #include "train/optimizer.h"
 
@@ -93,6 +94,39 @@ PartResult check_gradients(const GoldenCase& golden, const Parameters& gradients
   return within("gradients", worst, 1e-4, fmt::format("of the largest entry, {}", where));
 }
 
+// The layer-wise pass, in blocks of every kind of size: whole, single, ones that do not divide the length; with all
+// kept and nothing. The worst of loss and gradients over all of them.
+PartResult check_layerwise(const GoldenCase& golden, const Decoder& decoder, const Parameters& parameters,
+                           const Batch& batch) {
+  const int64_t length = golden.length, vocab = decoder.shape().vocab, layers = decoder.shape().layers;
+  const std::vector<StepBlocks> cuts = {{length, length, batch.target_count, vocab, layers, 0},
+                                        {length - 1, length - 1, batch.target_count - 1, vocab - 1, 0, layers},
+                                        {1, 1, 1, vocab, 1, 0},
+                                        {7, 5, 3, vocab / 3, 0, 0},
+                                        {16, 11, 64, 10, 0, 1}};
+  PartResult worst = within("gradients layer by layer", -1, 1e-4);
+  for (const StepBlocks& cut : cuts) {
+    LayerwisePass pass(decoder, parameters, batch, cut);
+    const double count = static_cast<double>(batch.target_count), loss = pass.forward() / count;
+    std::vector<std::vector<mx::array>> rows(parameters.size());
+    pass.backward([&](const Piece& piece, const std::vector<mx::array>& gradients) {
+      for (size_t i = 0; i < piece.size(); ++i) rows[piece[i].tensor].push_back(gradients[i]);
+    });
+    Parameters gradients;
+    for (const auto& parts : rows) {
+      gradients.push_back(mx::concatenate(parts, 0) * mx::array(static_cast<float>(1 / count)));
+    }
+    PartResult result = check_gradients(golden, gradients);
+    // The loss has a tolerance of its own, a tenth.
+    result.worst = std::max(result.worst, 10 * relative(loss, golden.loss));
+    if (result.worst <= worst.worst) continue;
+    worst = within(worst.part, result.worst, 1e-4,
+                   fmt::format("{}; of {} cuts, {} queries, {} tokens, {} logits, {} rows", result.note, cuts.size(),
+                               cut.queries, cut.tokens, cut.logits, cut.vocab_rows));
+  }
+  return worst;
+}
+
 PartResult check_sgd_weights(const GoldenCase& golden, const Parameters& weights) {
   const Parameters expected = golden.tensors("after-sgd");
   double worst = 0;
@@ -167,6 +201,7 @@ std::vector<PartResult> run_parts(const GoldenCase& golden) {
                            std::max(relative(mean.loss.item<float>(), golden.loss), relative(validation, golden.loss)),
                            1e-5, "relative"));
   results.push_back(check_gradients(golden, mean.gradients));
+  results.push_back(check_layerwise(golden, decoder, parameters, batch));
   results.push_back(within("gradient norm", relative(global_norm(mean.gradients), golden.grad_norm), 1e-4, "relative"));
   for (const GoldenRun& run : golden.runs) {
     Parameters weights = parameters;

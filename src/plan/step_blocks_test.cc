@@ -1,0 +1,82 @@
+#include "plan/step_blocks.h"
+
+#include <gtest/gtest.h>
+
+namespace trunkline {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+ModelShape qwen3_8b() {
+  ModelShape s;
+  s.family = Family::qwen3;
+  s.hidden = 4096;
+  s.intermediate = 12288;
+  s.layers = 36;
+  s.heads = 32;
+  s.kv_heads = 8;
+  s.head_dim = 128;
+  s.vocab = 151936;
+  s.qk_norm = true;
+  return s;
+}
+
+constexpr StepSize kLong{.rows = 1, .tokens = 17408, .targets = 17407, .state_width = 0};
+
+TEST(StepBlocks, AnEightBillionModelAtLongLengthFits) {
+  ASSERT_EQ(qwen3_8b().parameters(), 8190735360);
+  const StepBlocks blocks = choose_blocks(qwen3_8b(), kLong, 44 * kGiB);
+  const StepMemory memory = step_memory(qwen3_8b(), kLong, blocks);
+  EXPECT_LT(blocks.vocab_rows, qwen3_8b().vocab) << "the head's gradient is not whole";
+  EXPECT_EQ(blocks.keep_all, 0);
+  EXPECT_GT(memory.total(), memory.weights + memory.inputs);
+  EXPECT_LT(memory.total(), 45 * kGiB);
+}
+
+TEST(StepBlocks, MoreMemoryNeverKeepsLess) {
+  const ModelShape shape = qwen3_8b();
+  int64_t all = 0, rows = 0;
+  for (int64_t limit = 30; limit <= 400; limit += 10) {
+    const StepBlocks blocks = choose_blocks(shape, kLong, limit * kGiB);
+    EXPECT_GE(blocks.keep_all, all);
+    EXPECT_GE(blocks.vocab_rows, rows);
+    EXPECT_LE(blocks.keep_all + blocks.keep_attention, shape.layers);
+    all = blocks.keep_all;
+    rows = blocks.vocab_rows;
+    if (limit >= 60) {
+      EXPECT_LE(step_memory(shape, kLong, blocks).total(), limit * kGiB);
+    }
+  }
+  EXPECT_EQ(all, shape.layers);
+  EXPECT_EQ(rows, shape.vocab);
+}
+
+TEST(StepBlocks, WhatIsAskedForIsTaken) {
+  const StepBlocks asked{.queries = 3, .tokens = 5, .logits = 7, .vocab_rows = 11};
+  StepBlocks blocks = choose_blocks(qwen3_8b(), kLong, 400 * kGiB, asked, Recompute::all);
+  EXPECT_EQ(blocks, asked);
+  blocks = choose_blocks(qwen3_8b(), kLong, 0, {}, Recompute::none);
+  EXPECT_EQ(blocks.keep_all, qwen3_8b().layers);
+}
+
+TEST(StepBlocks, ShortRowsAreOneBlock) {
+  const StepSize size{.rows = 2, .tokens = 64, .targets = 100, .state_width = 8};
+  const StepBlocks blocks = choose_blocks(qwen3_8b(), size, 400 * kGiB);
+  EXPECT_EQ(blocks.queries, 64);
+  EXPECT_EQ(blocks.tokens, 64);
+  EXPECT_EQ(blocks.logits, 100);
+  EXPECT_EQ(blocks.keep_all, 36);
+}
+
+// Nothing fits in nothing: every block still has at least one of each.
+TEST(StepBlocks, TheSmallestStepIsAStep) {
+  const StepSize size{.rows = 1, .tokens = 1, .targets = 0, .state_width = 8};
+  const StepBlocks blocks = choose_blocks(qwen3_8b(), size, 0);
+  EXPECT_EQ(blocks.queries, 1);
+  EXPECT_EQ(blocks.tokens, 1);
+  EXPECT_EQ(blocks.logits, 1);
+  EXPECT_GE(blocks.vocab_rows, 1);
+}
+
+}  // namespace
+}  // namespace trunkline
