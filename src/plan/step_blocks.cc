@@ -10,6 +10,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // What a block of scores, products or logits may take: little beside the whole, enough to keep a device busy.
 constexpr int64_t kLeastBlock = 128 * kMiB, kMostBlock = 1024 * kMiB;
 constexpr int64_t kBlockShare = 128;  // of the limit
+constexpr int64_t kLeastQueries = 128;
 constexpr int64_t kHeadBytes = 256 * kMiB;
 // Attention's backward pass has the weights, their cotangent and the scores' at once.
 constexpr int64_t kScoreCopies = 3;
@@ -69,8 +70,11 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
     if (field == 0) field = value;
   };
   const int64_t budget = std::clamp(limit / kBlockShare, kLeastBlock, kMostBlock);
-  choose(blocks.queries, block_of(budget, 4 * size.rows * s.heads * size.tokens, size.tokens));
-  choose(blocks.tokens, block_of(budget, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
+  // Queries see only what is before them: in blocks, most of the other half of the scores is never made.
+  const int64_t queries = std::min(size.tokens, std::max(kLeastQueries, (size.tokens + 3) / 4));
+  choose(blocks.queries, block_of(budget, 4 * size.rows * s.heads * size.tokens, queries));
+  choose(blocks.tokens,
+         block_of(budget / 2, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
   choose(blocks.logits, block_of(budget, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
   const auto fits = [&] { return step_memory(s, size, blocks).total() <= limit; };
   if (blocks.vocab_rows == 0) {

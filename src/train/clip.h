@@ -4,6 +4,7 @@
 #include <mlx/mlx.h>
 
 #include <optional>
+#include <vector>
 
 #include "model/checkpoint.h"
 
@@ -11,6 +12,9 @@ namespace trunkline {
 
 // Sum of the squares of an array's entries, accumulated in f64. Not finite if and only if an entry is not finite.
 double squared_norm(const mx::array& gradient);
+
+// Of each array.
+std::vector<double> squared_norms(const std::vector<mx::array>& gradients);
 
 // The 2-norm of all gradients together.
 double global_norm(const Parameters& gradients);

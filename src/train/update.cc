@@ -24,10 +24,10 @@ Update::Update(const Decoder& decoder, Parameters& parameters, Optimizer& optimi
 
 void Update::take(const Piece& piece, std::vector<mx::array> gradients) {
   const Timeline::Span span(timeline_, Timeline::Track::update, "update of " + name_of(decoder_, piece));
+  const std::vector<double> squares = squared_norms(gradients);
   for (size_t i = 0; i < piece.size(); ++i) {
-    const double squares = squared_norm(gradients[i]);
-    squares_ += squares;
-    if (!std::isfinite(squares)) bad_.push_back(piece[i].tensor);
+    squares_ += squares[i];
+    if (!std::isfinite(squares[i])) bad_.push_back(piece[i].tensor);
   }
   if (!bad_.empty()) return;
   if (options_.hold) {
