@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <set>
 
 #include "tiny_run_test.h"
@@ -158,6 +159,23 @@ TEST_F(TrainTest, OverlapAndHoldingChangeNoBit) {
     }
   }
 }
+
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
+// Over emulated cables: the bits are those of TCP.
+TEST_F(TrainTest, OverlapOnCablesChangesNoBit) {
+  const std::vector<std::string> common = {"--iters",       "20", "--batch-size",    "4",
+                                           "--val-batches", "0",  "--learning-rate", "0.01"};
+  ASSERT_EQ(run(train(common, "tcp", 2)).code, 0);
+  for (const char* sync : {"overlap", "after"}) {
+    ProcessOptions options = train(with(common, {"--sync", sync}), sync, 2);
+    const auto separator = std::ranges::find(options.argv, "--");
+    options.argv.insert(separator, {"--cables", "2"});
+    const Ended ended = run(options);
+    ASSERT_EQ(ended.code, 0) << ended.error << ended.output;
+    EXPECT_EQ(weights(sync), weights("tcp")) << sync;
+  }
+}
+#endif
 
 TEST_F(TrainTest, TheWholeGraphIsTheSameTraining) {
   const auto sgd = with(kSgd, {"--iters", "6", "--batch-size", "6"});
