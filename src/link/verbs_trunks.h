@@ -25,10 +25,10 @@ struct TrunkOptions {
   size_t sends = 0;        // the same for sends on their way
   size_t extra_bytes = 0;  // of each lane's slab, for the caller
   std::chrono::milliseconds timeout{60'000};
-  std::string library = {};  // the RDMA library; empty: the system's
+  std::string library;  // the RDMA library; empty: the system's
   // Given the reason, a second before the process ends because a device hangs in a call of a lane, in the course of
   // the job. From a thread of its own, for as long as there is a link.
-  std::function<void(const std::string&)> on_hang = {};
+  std::function<void(const std::string&)> on_hang;
 };
 
 // One link of a trunk, as one lane has it.
