@@ -1,6 +1,5 @@
 #include "train/optimizer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -12,12 +11,9 @@
 namespace trunkline {
 namespace {
 
-// Of a gradient whose temporaries exist at once.
-constexpr size_t kPartBytes = size_t{128} << 20;
-
 mx::Shape dims_of(const TensorShape& shape) { return {shape.dims.begin(), shape.dims.end()}; }
 
-// Puts `rows` (queued) into `array` from row `begin` on: in its own memory where nothing else holds that.
+// Puts `rows` (evaluated) into `array` from row `begin` on: in its own memory where nothing else holds that.
 void replace_rows(mx::array& array, int begin, const mx::array& rows) {
   if (rows.shape() == array.shape()) {
     array = rows;
@@ -27,7 +23,7 @@ void replace_rows(mx::array& array, int begin, const mx::array& rows) {
   from.front() = begin;
   to.front() = begin + rows.shape(0);
   array = mx::slice_update(std::exchange(array, mx::array(0.0f)), rows, from, to);
-  mx::async_eval(array);
+  array.eval();
 }
 
 }  // namespace
@@ -52,11 +48,7 @@ void Optimizer::begin_step(double learning_rate) {
 
 void Optimizer::update(size_t index, mx::array& parameter, const mx::array& gradient, float scale, int64_t row) {
   if (in_place_) return update_in_place(index, parameter, gradient, scale, row);
-  const int rows = gradient.shape(0);
-  const auto row_bytes = std::max<size_t>(1, gradient.nbytes() / static_cast<size_t>(rows));
-  for (const auto& [begin, end] : parts_of(rows, static_cast<int>(std::max<size_t>(1, kPartBytes / row_bytes)))) {
-    update_in_mlx(index, parameter, part(gradient, 0, begin, end), scale, row + begin);
-  }
+  update_in_mlx(index, parameter, gradient, scale, row);
 }
 
 // 1 - beta^steps: what zeros at the start have taken from a running mean.
@@ -130,7 +122,7 @@ void Optimizer::update_in_mlx(size_t index, mx::array& parameter, const mx::arra
     results = {m, v};
   }
   results.push_back(w);
-  mx::async_eval(results);
+  mx::eval(results);
   for (size_t slot = 0; slot < slots_.size(); ++slot) replace_rows(state_[slot][index], begin, results[slot]);
   replace_rows(parameter, begin, results.back());
 }

@@ -34,7 +34,7 @@ class Optimizer {
 
   // Replaces `parameter`, or its rows from `row` on that `gradient` covers, by its updated self; the gradient is
   // `gradient` * `scale`. Parameters and state are f32. In place where MLX computes on the processor; elsewhere
-  // queued, in parts, so that no more than a part's temporaries exist.
+  // evaluated on return, so that no more than one tensor's temporaries exist.
   void update(size_t index, mx::array& parameter, const mx::array& gradient, float scale = 1.0f, int64_t row = 0);
 
   // Bytes of state a parameter.
