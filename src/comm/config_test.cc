@@ -88,7 +88,8 @@ TEST(FromEnv, ValuesThatCannotBe) {
   EXPECT_THAT(with("MLX_WORLD_SIZE", "0"), HasSubstr("MLX_WORLD_SIZE"));
   EXPECT_THAT(with("TRUNKLINE_LANES", "11"), HasSubstr("TRUNKLINE_LANES"));
   EXPECT_THAT(with("TRUNKLINE_TIMEOUT", "soon"), HasSubstr("TRUNKLINE_TIMEOUT"));
-  EXPECT_THAT(with("TRUNKLINE_ALGORITHM", "tree"), HasSubstr("TRUNKLINE_ALGORITHM: \"tree\" is not one of auto, mesh, broadcast, ring"));
+  EXPECT_THAT(with("TRUNKLINE_ALGORITHM", "tree"),
+              HasSubstr("TRUNKLINE_ALGORITHM: \"tree\" is not one of auto, mesh, broadcast, ring"));
   EXPECT_THAT(with("TRUNKLINE_LISTEN_FD", "x"), HasSubstr("TRUNKLINE_LISTEN_FD"));
 }
 

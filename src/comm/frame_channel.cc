@@ -90,10 +90,10 @@ FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, W
       protocol.links.push_back({links[i].sends, links[i].receives, links[i].peer_receives, i >= cables});
     }
     const size_t count = links.size();
-    trunks_[peer] = std::make_unique<FrameTrunk>(
-        watch.who(peer), std::move(links), protocol,
-        FrameTrunk::Shared{layout.slot_bytes, send_slots_, &slots_, &stopwatch_, log_.get()}, credits,
-        layout.credit_bytes);
+    trunks_[peer] =
+        std::make_unique<FrameTrunk>(watch.who(peer), std::move(links), protocol,
+                                     FrameTrunk::Shared{layout.slot_bytes, send_slots_, &slots_, &current_, log_.get()},
+                                     credits, layout.credit_bytes);
     credits += count * kCreditReserve * layout.credit_bytes;
   }
   keeper_->add(*this);
@@ -503,6 +503,7 @@ void FrameChannel::fail_with(size_t rank, const FrameFault& fault) {
 
 bool FrameChannel::serve() {
   if (busy_.exchange(true, std::memory_order_acquire)) return true;
+  current_ = &unwatched_;  // the lane's thread may be about to begin an operation, with its own running
   const FrameTime time = now();
   find_out_if_stopped(time);
   bool work = false;
@@ -513,6 +514,7 @@ bool FrameChannel::serve() {
     const bool went = trunk->post(time);
     work = came || went || !trunk->protocol().quiet() || work;
   }
+  current_ = &stopwatch_;
   busy_.store(false, std::memory_order_release);
   return work;
 }

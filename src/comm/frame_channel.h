@@ -124,7 +124,9 @@ class FrameChannel final : public Channel {
   Watch& watch_;
   const std::shared_ptr<Keeper> keeper_;
   const std::shared_ptr<CableLog> log_;
-  Stopwatch stopwatch_;
+  Stopwatch stopwatch_;               // of the lane
+  Stopwatch unwatched_;               // of whoever serves between operations: nobody asks for it
+  Stopwatch* current_ = &stopwatch_;  // changes under busy_
   Slab slab_;
   std::byte* send_slots_ = nullptr;
   SendSlots slots_;

@@ -40,7 +40,7 @@ bool FrameTrunk::poll(FrameTime now) {
   for (size_t i = 0; i < paths_.size(); ++i) {
     size_t count;
     {
-      const auto span = shared_.stopwatch->in(Activity::verbs);
+      const auto span = (*shared_.stopwatch)->in(Activity::verbs);
       count = paths_[i].end.link->poll(completions);
     }
     any = any || count > 0;
@@ -60,7 +60,7 @@ void FrameTrunk::arrived(size_t link, const MessageCompletion& completion, Frame
   const auto slot = static_cast<uint32_t>(completion.id);
   Frame frame;  // damaged, unless the receive was good
   if (completion.good) {
-    const auto span = shared_.stopwatch->in(Activity::checksum);
+    const auto span = (*shared_.stopwatch)->in(Activity::checksum);
     frame = read_frame({receive_slot(link, slot), completion.bytes}, checksum_);
   }
   if (protocol_.arrived(link, slot, frame, now)) {
@@ -72,7 +72,7 @@ void FrameTrunk::arrived(size_t link, const MessageCompletion& completion, Frame
 
 void FrameTrunk::repost(size_t link, uint32_t slot, FrameTime now) {
   {
-    const auto span = shared_.stopwatch->in(Activity::verbs);
+    const auto span = (*shared_.stopwatch)->in(Activity::verbs);
     paths_[link].end.link->post_receive(receive_slot(link, slot), static_cast<uint32_t>(shared_.slot_bytes), slot);
   }
   protocol_.reposted(link, now);
@@ -121,7 +121,7 @@ bool FrameTrunk::flush(size_t link, FrameTime now) {
   Path& path = paths_[link];
   if (path.to_post.empty()) return false;
   bool any = false;
-  const auto span = shared_.stopwatch->in(Activity::verbs);
+  const auto span = (*shared_.stopwatch)->in(Activity::verbs);
   for (; !path.to_post.empty(); path.to_post.pop_front()) {
     const Message& message = path.to_post.front();
     if (!path.end.link->post_send(message.at, message.bytes, 0)) {

@@ -23,7 +23,7 @@ class FrameTrunk {
     size_t slot_bytes;
     std::byte* send_slots;  // slot i at i * slot_bytes
     SendSlots* slots;
-    Stopwatch* stopwatch;
+    Stopwatch* const* stopwatch;  // of who is at work now
     CableLog* log;
   };
   // `credit_slots`: credit_reserve of them for each link, one after the other.

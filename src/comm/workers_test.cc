@@ -119,7 +119,7 @@ TEST(Workers, ThreadsOfACallAreGoneAfterIt) {
         std::vector<float> data(1'000'000, 1.0f);
         group.all_sum(data.data(), data.data(), data.size(), Dtype::f32);
         require(threads_of_this_process() == before, "threads have stayed");
-        require(before <= 2, fmt::format("{} threads: this one and that of the control connections", before));
+        require(before < 5, fmt::format("{} threads between calls, as if lanes had theirs", before));
       },
       [](Config& config) {
         config.workers = Workers::per_call;
