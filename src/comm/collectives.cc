@@ -44,7 +44,7 @@ std::vector<std::span<Byte>> segments(std::span<Byte> stripe, size_t ranks) {
 // --- the same for a ring, by direction: there, blocks are cut first, then shared among lanes
 
 template <typename Byte>
-std::array<std::span<Byte>, 2> ring_halves(const Ring& ring, std::span<Byte> block, const Job::Share& share) {
+std::array<std::span<Byte>, 2> ring_halves(const RingAlgorithm& ring, std::span<Byte> block, const Job::Share& share) {
   std::array<std::span<Byte>, 2> result;
   for (size_t d = 0; d < 2; ++d) {
     const std::span<Byte> half = at(block, ring.halves(block.size())[d]);
@@ -54,7 +54,7 @@ std::array<std::span<Byte>, 2> ring_halves(const Ring& ring, std::span<Byte> blo
 }
 
 template <typename Byte>
-std::array<std::vector<std::span<Byte>>, 2> ring_slices(const Ring& ring, std::span<Byte> bytes, size_t blocks,
+std::array<std::vector<std::span<Byte>>, 2> ring_slices(const RingAlgorithm& ring, std::span<Byte> bytes, size_t blocks,
                                                         const Job::Share& share) {
   std::array<std::vector<std::span<Byte>>, 2> result;
   const size_t block = bytes.size() / blocks;
@@ -66,8 +66,8 @@ std::array<std::vector<std::span<Byte>>, 2> ring_slices(const Ring& ring, std::s
 }
 
 template <typename Byte>
-std::array<std::vector<std::span<Byte>>, 2> ring_segments(const Ring& ring, std::span<Byte> bytes, size_t ranks,
-                                                          const Job::Share& share) {
+std::array<std::vector<std::span<Byte>>, 2> ring_segments(const RingAlgorithm& ring, std::span<Byte> bytes,
+                                                          size_t ranks, const Job::Share& share) {
   std::array<std::vector<std::span<Byte>>, 2> result;
   for (size_t d = 0; d < 2; ++d) {
     for (const std::span<Byte> chunk : segments(at(bytes, ring.halves(bytes.size())[d]), ranks)) {
@@ -95,7 +95,7 @@ Collectives::Collectives(Job& job, std::shared_ptr<const Team> team, uint32_t gr
 void Collectives::find_ring(const Paths& paths) {
   const std::vector<size_t> order = ring_order(paths);
   if (!order.empty()) {
-    ring_ = std::make_shared<const Ring>(*team_, order);
+    ring_ = std::make_shared<const RingAlgorithm>(*team_, order);
     return;
   }
   unserved_ = fmt::format(
@@ -133,7 +133,7 @@ Operation Collectives::collective(Operation::Kind kind, size_t count, Dtype dtyp
   check_message("a collective", count, dtype);
   if (!unserved_.empty()) fail(ErrorKind::unsupported, "{}", unserved_);
   const uint64_t number = collectives_ + 1;
-  collectives_ += ring_ ? Ring::steps(kind, ranks()) : 1;
+  collectives_ += ring_ ? RingAlgorithm::steps(kind, ranks()) : 1;
   return {.number = number,
           .count = count,
           .kind = kind,

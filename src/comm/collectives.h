@@ -43,9 +43,9 @@ class Collectives {
   Job& job_;
   const std::shared_ptr<const Team> team_;
   const uint32_t group_;
-  std::shared_ptr<const Ring> ring_;  // unless null, all collectives go over it
-  size_t cables_ = 1;                 // the fewest of a pair
-  std::string unserved_;              // unless empty: why there can be no collectives
+  std::shared_ptr<const RingAlgorithm> ring_;  // unless null, all collectives go over it
+  size_t cables_ = 1;                          // the fewest of a pair
+  std::string unserved_;                       // unless empty: why there can be no collectives
   uint64_t collectives_ = 0;
   std::vector<uint64_t> transfers_;  // by place
 };

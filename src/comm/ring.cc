@@ -39,7 +39,7 @@ std::unique_ptr<std::byte[]> memory(size_t bytes) { return std::unique_ptr<std::
 
 }  // namespace
 
-Ring::Ring(const Team& team, const std::vector<size_t>& order) : order_(order) {
+RingAlgorithm::RingAlgorithm(const Team& team, const std::vector<size_t>& order) : order_(order) {
   position_ = static_cast<size_t>(std::find(order.begin(), order.end(), team.place) - order.begin());
   const size_t next = order[(position_ + 1) % ranks()], before = order[(position_ + ranks() - 1) % ranks()];
   neighbours_.ranks = {team.ranks[team.place], team.ranks[next]};
@@ -49,7 +49,7 @@ Ring::Ring(const Team& team, const std::vector<size_t>& order) : order_(order) {
   directions_ = {{1, 2, true}, {2, 1, false}};
 }
 
-uint64_t Ring::steps(Operation::Kind kind, size_t ranks) {
+uint64_t RingAlgorithm::steps(Operation::Kind kind, size_t ranks) {
   switch (kind) {
     case Operation::Kind::all_reduce: return 2 * (ranks - 1);
     case Operation::Kind::all_gather:
@@ -59,19 +59,19 @@ uint64_t Ring::steps(Operation::Kind kind, size_t ranks) {
   }
 }
 
-std::array<Range, 2> Ring::halves(size_t bytes) const {
+std::array<Range, 2> RingAlgorithm::halves(size_t bytes) const {
   if (directions_.size() == 1) return {Range{0, bytes}, Range{bytes, bytes}};
   return {part_of(bytes, 2, 0), part_of(bytes, 2, 1)};
 }
 
-size_t Ring::behind(const Direction& direction, size_t distance) const {
+size_t RingAlgorithm::behind(const Direction& direction, size_t distance) const {
   const size_t back = distance % ranks();
   return order_[(position_ + (direction.up ? ranks() - back : back)) % ranks()];
 }
 
 // A block starts from the rank after the one that it belongs to, and ends there.
-void Ring::reduce_scatter(Channel& channel, Operation operation, const InBlocks& in,
-                          const std::array<Bytes, 2>& out) const {
+void RingAlgorithm::reduce_scatter(Channel& channel, Operation operation, const InBlocks& in,
+                                   const std::array<Bytes, 2>& out) const {
   // What is sent in a step, and what is made for the next, by direction.
   std::array<std::array<std::unique_ptr<std::byte[]>, 2>, 2> owned;
   std::array<std::array<Bytes, 2>, 2> partial;
@@ -90,8 +90,8 @@ void Ring::reduce_scatter(Channel& channel, Operation operation, const InBlocks&
   }
 }
 
-void Ring::scatter_step(Channel& channel, const Operation& operation, size_t step, const InBlocks& in,
-                        std::array<std::array<Bytes, 2>, 2>& partial, const std::array<Bytes, 2>& out) const {
+void RingAlgorithm::scatter_step(Channel& channel, const Operation& operation, size_t step, const InBlocks& in,
+                                 std::array<std::array<Bytes, 2>, 2>& partial, const std::array<Bytes, 2>& out) const {
   const bool last = step + 2 == ranks();
   channel.open(operation, neighbours_);
   std::array<size_t, 2> expected{};
@@ -124,7 +124,7 @@ void Ring::scatter_step(Channel& channel, const Operation& operation, size_t ste
   channel.close();
 }
 
-void Ring::all_gather(Channel& channel, Operation operation, const OutBlocks& out) const {
+void RingAlgorithm::all_gather(Channel& channel, Operation operation, const OutBlocks& out) const {
   for (size_t step = 0; step + 1 < ranks(); ++step) {
     channel.open(operation, neighbours_);
     for (size_t d = 0; d < directions_.size(); ++d) {
@@ -137,7 +137,7 @@ void Ring::all_gather(Channel& channel, Operation operation, const OutBlocks& ou
   }
 }
 
-void Ring::all_reduce(Channel& channel, Operation operation, const InBlocks& in, const OutBlocks& out) const {
+void RingAlgorithm::all_reduce(Channel& channel, Operation operation, const InBlocks& in, const OutBlocks& out) const {
   const size_t own = order_[position_];
   reduce_scatter(channel, operation, in, {out[0][own], out[1][own]});
   operation.number += ranks() - 1;
@@ -145,7 +145,7 @@ void Ring::all_reduce(Channel& channel, Operation operation, const InBlocks& in,
 }
 
 // One step: each rank passes on what has come while more is coming.
-void Ring::broadcast(Channel& channel, const Operation& operation, const std::array<Bytes, 2>& data) const {
+void RingAlgorithm::broadcast(Channel& channel, const Operation& operation, const std::array<Bytes, 2>& data) const {
   const size_t root = static_cast<size_t>(operation.root);
   channel.open(operation, neighbours_);
   std::array<bool, 2> receives{}, passes_on{};
@@ -171,7 +171,7 @@ void Ring::broadcast(Channel& channel, const Operation& operation, const std::ar
 }
 
 // After each step, the ranks that are known to have come are those of one more step on both sides.
-void Ring::barrier(Channel& channel, Operation operation) const {
+void RingAlgorithm::barrier(Channel& channel, Operation operation) const {
   for (uint64_t step = 0; step < steps(operation.kind, ranks()); ++step) {
     channel.open(operation, neighbours_);
     channel.close();

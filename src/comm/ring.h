@@ -17,10 +17,10 @@
 
 namespace trunkline {
 
-class Ring {
+class RingAlgorithm {
  public:
   // `order`: the team's places around the ring.
-  Ring(const Team& team, const std::vector<size_t>& order);
+  RingAlgorithm(const Team& team, const std::vector<size_t>& order);
 
   // How many steps an operation takes: how many numbers it needs.
   static uint64_t steps(Operation::Kind kind, size_t ranks);
