@@ -36,7 +36,7 @@ EVERY_LIBRARY = "posix spdlog highway isa-l json sodium mlx cli11 yaml gtest ben
 OTHERS = {
     "include/trunkline": Folder("", ""),
     "tests": Folder(EVERYTHING, EVERY_LIBRARY),
-    "bench": Folder(EVERYTHING, EVERY_LIBRARY),
+    "bench": Folder(EVERYTHING, EVERY_LIBRARY + " mpi"),
     "examples": Folder("", "mlx"),
 }
 
@@ -47,7 +47,7 @@ PUBLIC_BASE = {"trunkline/dtype.h", "trunkline/error.h", "trunkline/algorithm.h"
 LIBRARY_OF = {
     "fmt": "fmt", "spdlog": "spdlog", "hwy": "highway", "isa-l": "isa-l", "isa-l.h": "isa-l", "nlohmann": "json",
     "sodium.h": "sodium", "sodium": "sodium", "infiniband": "verbs", "mlx": "mlx", "CLI": "cli11", "yaml-cpp": "yaml",
-    "gtest": "gtest", "gmock": "gtest", "benchmark": "benchmark",
+    "gtest": "gtest", "gmock": "gtest", "benchmark": "benchmark", "mpi.h": "mpi",
 }
 
 STANDARD = set("""algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes
