@@ -272,11 +272,10 @@ void FrameChannel::close() {
            });
   });
   // Nobody may call here for some time: what could wait for a while is told at once.
-  const FrameTime time = now();
   for (const Peer& peer : peers_) {
     if (peer.trunk == nullptr) continue;
     peer.trunk->protocol().flush();
-    peer.trunk->post(time);
+    if (peer.trunk->look_at() == FrameTime::min()) peer.trunk->post(now());
   }
   busy_.store(false, std::memory_order_release);
 }

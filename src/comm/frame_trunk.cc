@@ -52,8 +52,9 @@ bool FrameTrunk::poll(FrameTime now) {
       }
     }
   }
+  if (!any) return false;
   while (const auto slot = protocol_.released()) shared_.slots->release(*slot);
-  return any;
+  return true;
 }
 
 void FrameTrunk::arrived(size_t link, const MessageCompletion& completion, FrameTime now) {

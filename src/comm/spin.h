@@ -17,7 +17,7 @@ inline std::chrono::nanoseconds spin_for(const std::vector<Member>& members, siz
   const auto neighbours = static_cast<size_t>(
       std::count_if(members.begin(), members.end(), [&](const Member& m) { return m.host == members[rank].host; }));
   const bool spare = neighbours * lanes <= static_cast<size_t>(cores());
-  return spare ? std::chrono::microseconds(20) : std::chrono::microseconds(0);
+  return spare ? std::chrono::microseconds(50) : std::chrono::microseconds(0);
 }
 
 }  // namespace trunkline

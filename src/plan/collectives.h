@@ -13,6 +13,8 @@ namespace trunkline {
 inline constexpr size_t kMessageUnit = 4096;
 // A message below this size is one stripe, unless another size is asked for.
 inline constexpr size_t kSmallMessage = 32 * 1024;
+// The same over TCP, where the system's part of the work makes one lane enough for longer (bench/tcp_peers).
+inline constexpr size_t kSmallTcpMessage = 2 << 20;
 // What a lane sends or receives at a time.
 inline constexpr size_t kFrameBytes = 256 * 1024;
 // What one message over a cable carries: large enough to fill it, small enough to stay in a core's cache.
