@@ -16,6 +16,7 @@
 namespace trunkline {
 namespace {
 
+constexpr std::chrono::microseconds kStreamSpin{20};
 // Frames in flight of a lane on a cable: 32 of 64 KiB are known to fill one; beside them those kept for credit
 // messages.
 constexpr size_t kReceives = 32 + FrameChannel::kCreditReserve;
@@ -83,7 +84,8 @@ namespace {
 using Channels = std::vector<std::unique_ptr<Channel>>;
 
 Channels make_streams(const Config& config, Connections connections, Watch& watch, std::chrono::nanoseconds spin) {
-  const StreamChannel::Options options{kFrameBytes, spin};
+  // Each look is a call of the system for every peer: who looks for long keeps the core from those who deliver.
+  const StreamChannel::Options options{kFrameBytes, std::min<std::chrono::nanoseconds>(spin, kStreamSpin)};
   Channels channels;
   for (auto& links : connections.lanes) {
     channels.push_back(
