@@ -130,6 +130,7 @@ class RankProcess {
     if (ready != '.') fail(ErrorKind::peer, "a rank failed early: {}", rest());
   }
 
+  pid_t pid() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
 
   struct End {
