@@ -84,7 +84,7 @@ class Assembly {
   mx::Shape shape_;
   mx::Dtype dtype_;
   int axis_;
-  std::optional<mx::array> value_ = {};
+  std::optional<mx::array> value_;
 };
 
 // A sum in f32 of arrays that cover parts of it.

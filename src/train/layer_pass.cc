@@ -123,7 +123,7 @@ Arrays LayerPass::rotate(int64_t layer, const Arrays& heads) const {
 }
 
 LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep keep) const {
-  Forward result{x, {.input = x}};
+  Forward result{x, KeptLayer(x)};
   KeptLayer& kept = result.kept;
   Arrays projected = project(layer, x);
   Arrays rotated = rotate(layer, projected);

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "model/attention.h"
@@ -18,11 +19,13 @@ namespace trunkline {
 enum class Keep { input, attention, all };
 
 struct KeptLayer {
-  mx::array input;                      // [B, L, C]
-  std::optional<mx::array> mixed = {};  // attention's result, [B, H, L, D]
+  explicit KeptLayer(mx::array x) : input(std::move(x)) {}
+
+  mx::array input;                 // [B, L, C]
+  std::optional<mx::array> mixed;  // attention's result, [B, H, L, D]
   // As Stage has them; empty where not kept.
-  std::vector<mx::array> heads = {};  // projected queries, keys, values
-  std::vector<mx::array> mlp = {};    // middle, gate, up
+  std::vector<mx::array> heads;  // projected queries, keys, values
+  std::vector<mx::array> mlp;    // middle, gate, up
 };
 
 struct LayerBlocks {
