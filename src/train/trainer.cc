@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "base/interrupt.h"
 #include "base/memory.h"
+#include "base/settings.h"
 #include "base/version.h"
 #include "bridge/arrays.h"
 #include "model/backend.h"
@@ -222,6 +223,9 @@ class Trainer {
     progress_->say(fmt::format("full fine-tuning of {} parameters in float32 on {} rank{}, {} steps ({} an epoch)",
                                checkpoint_.shape.parameters(), group_.size(), group_.size() == 1 ? "" : "s", total_,
                                order_->steps_per_epoch()));
+    if (group_.size() > 1 && Settings::get().fabric_fd) {
+      progress_->say("the ranks talk over emulated cables: speeds and times are those of an emulation");
+    }
     for (const std::string& line : describe_step()) progress_->say(line);
     for (const std::string& note : notes_) progress_->say(note);
   }
