@@ -20,7 +20,9 @@ struct Block {
   Block(const AttentionMask& mask, int sequences, int tokens, int from, int to)
       : begin(from), end(to), first_key(mask.first.empty() ? 0 : to) {
     if (mask.first.empty()) return;
-    const auto at = [&](int b, int i) { return mask.first[static_cast<size_t>(b * tokens + i)]; };
+    const auto at = [&](int b, int i) {
+      return mask.first[static_cast<size_t>(b) * static_cast<size_t>(tokens) + static_cast<size_t>(i)];
+    };
     for (int b = 0; b < sequences; ++b) first_key = std::min(first_key, at(b, begin));
     for (int b = 0; b < sequences; ++b) {
       for (int i = begin; i < end; ++i) first.push_back(at(b, i) - first_key);

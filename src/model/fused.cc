@@ -52,7 +52,7 @@ struct Rows {
   size_t queries = 0;  // 0: every row sees all
   size_t groups = 0;
   float scale = 1;
-  std::vector<int32_t> first = {};
+  std::vector<int32_t> first;
 
   size_t begin(size_t row) const {
     if (first.empty()) return 0;
@@ -172,7 +172,7 @@ mx::array swiglu(const mx::array& gate, const mx::array& up) {
 
 mx::array row_softmax(const mx::array& x) {
   if (!fused_here(x)) return mx::softmax(x, -1, /* precise = */ true);
-  return softmax_rows(x, {.columns = static_cast<size_t>(x.shape(-1))});
+  return softmax_rows(x, {.columns = static_cast<size_t>(x.shape(-1)), .first = {}});
 }
 
 mx::array causal_softmax(const mx::array& scores, float scale, const std::vector<int32_t>& first) {
@@ -200,7 +200,7 @@ mx::array seen_keys(const mx::Shape& scores, const std::vector<int32_t>& first) 
   const int queries = scores[scores.size() - 2], keys = scores.back();
   const mx::array key = mx::arange(keys, mx::int32);
   const mx::array own = mx::expand_dims(mx::arange(keys - queries, keys, mx::int32), 1);
-  const mx::array causal = mx::less_equal(key, own);
+  mx::array causal = mx::less_equal(key, own);
   if (first.empty()) return causal;
   mx::Shape shape(scores.size(), 1);
   shape[0] = scores[0];

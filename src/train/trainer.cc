@@ -277,7 +277,7 @@ class Trainer {
       ranks_here += group_.host_of(rank) == group_.host_of(group_.rank());
     memory_limit_ = options_.memory_limit > 0.0
                         ? static_cast<int64_t>(options_.memory_limit * (int64_t{1} << 30))
-                        : static_cast<int64_t>(kUsableShare * static_cast<double>(device_memory() / ranks_here));
+                        : static_cast<int64_t>(kUsableShare * static_cast<double>(device_memory()) / ranks_here);
     blocks_ = {.queries = options_.query_block,
                .tokens = options_.token_block,
                .logits = options_.loss_block,
