@@ -73,7 +73,7 @@ class Channel {
   virtual void close() = 0;
 
   // After the last operation: waits a little until every peer has what it was given.
-  virtual void drain() {}
+  virtual void drain(const Deadline&) {}
 
   virtual Stopwatch& stopwatch() = 0;
   // Adds what has crossed this lane's cables to the entries of the same cables. Any thread.

@@ -39,7 +39,7 @@ FrameChannel::Layout FrameChannel::layout(size_t frame_bytes, const std::vector<
   layout.credit_bytes = round_up(max_credit_bytes(most), 64);
   layout.slot_bytes = round_up(std::max(kFrameHeaderBytes + frame_bytes, layout.credit_bytes), kPage);
   layout.pools = links_by_peer.size() + 1;
-  layout.slots_per_pool = 32 + 16 * most;
+  layout.slots_per_pool = 32 + 32 * most;  // all that the cables may hold at a time, and some to stage meanwhile
   for (const size_t links : links_by_peer) layout.links += links;
   return layout;
 }
@@ -72,6 +72,9 @@ FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, W
     for (size_t i = 0; i < links.size(); ++i) {
       protocol.links.push_back({links[i].sends, links[i].receives, links[i].peer_receives, i >= cables});
     }
+    size_t receives = FrameSet::kWindow;  // how far apart frames can be that have come and were not collected
+    for (const TrunkLink& link : links) receives += link.receives;
+    held_ = std::max(held_, receives);
     const size_t count = links.size();
     trunks_[peer] =
         std::make_unique<FrameTrunk>(watch.who(peer), std::move(links), protocol,
@@ -147,7 +150,7 @@ void FrameChannel::receive(size_t peer, Part part, Bytes into) {
 
 void FrameChannel::stage(size_t peer, size_t bytes) {
   peers_[peer].in[kScatter] = {nullptr, bytes, {}};
-  if (bytes > 0 && peers_[peer].held.empty()) peers_[peer].held.resize(kHeld);
+  if (bytes > 0 && peers_[peer].held.empty()) peers_[peer].held.resize(held_);
 }
 
 // The operation as those who take part call it.
@@ -198,7 +201,7 @@ std::span<const std::byte* const> FrameChannel::collect(size_t offset, const std
   const size_t frame = offset / options_.frame_bytes;
   move_until([&] {
     return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-      return !expects_staged(peer, offset) || peer.held[frame % kHeld].has_value();
+      return !expects_staged(peer, offset) || peer.held[frame % held_].has_value();
     });
   });
   for (size_t place = 0; place < peers_.size(); ++place) {
@@ -206,7 +209,7 @@ std::span<const std::byte* const> FrameChannel::collect(size_t offset, const std
     if (place == team_->place) {
       collected_[place] = own;
     } else {
-      collected_[place] = expects_staged(peer, offset) ? peer.trunk->payload(*peer.held[frame % kHeld]) : nullptr;
+      collected_[place] = expects_staged(peer, offset) ? peer.trunk->payload(*peer.held[frame % held_]) : nullptr;
     }
   }
   collected_frame_ = frame;
@@ -220,7 +223,7 @@ bool FrameChannel::expects_staged(const Peer& peer, size_t offset) const {
 
 void FrameChannel::put_away_collected() {
   if (!collected_frame_) return;
-  const size_t place = *std::exchange(collected_frame_, std::nullopt) % kHeld;
+  const size_t place = *std::exchange(collected_frame_, std::nullopt) % held_;
   due_ = true;
   const FrameTime time = now();
   for (Peer& peer : peers_) {
@@ -251,7 +254,7 @@ void FrameChannel::close() {
   move_until([&] {
     const bool staged = std::ranges::all_of(outgoing(), [](const Outgoing& each) { return each.staged == each.size; });
     return staged && std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-             return peer.trunk == nullptr || peer.trunk->protocol().finished();
+             return peer.trunk == nullptr || (peer.trunk->protocol().finished() && peer.trunk->protocol().all_posted());
            });
   });
   // Nobody may call here for some time: what could wait for a while is told at once.
@@ -273,6 +276,7 @@ void FrameChannel::move_until(Done done) {
     const Stopwatch::Mark before = stopwatch_.mark();
     FrameTime time;
     const Moved moved = move_once(time);
+    if (moved != Moved::data) watch_.check();
     if (moved == Moved::data) {
       wait = {};
       data_at = time;
@@ -294,6 +298,7 @@ void FrameChannel::move_until(Done done) {
 FrameChannel::Moved FrameChannel::move_once(FrameTime& time) {
   bool data = stage_some();
   time = now();
+  find_out_if_stopped(time);
   bool moved = data;
   for (Peer& peer : peers_) {
     if (peer.trunk == nullptr) continue;
@@ -328,7 +333,7 @@ bool FrameChannel::deliver(Peer& peer, FrameTime time) {
     Incoming& in = peer.in[delivery->phase];
     const size_t frame = delivery->offset / options_.frame_bytes;
     if (in.base == nullptr) {
-      peer.held[frame % kHeld] = *delivery;
+      peer.held[frame % held_] = *delivery;
       continue;
     }
     {

@@ -57,7 +57,7 @@ class FrameChannel final : public Channel {
   void await_sent(Part part, size_t bytes) override;
   void await_received(size_t peer, Part part, size_t bytes) override;
   void close() override;
-  void drain() override;
+  void drain(const Deadline& deadline) override;
   Stopwatch& stopwatch() override { return stopwatch_; }
   void add_traffic(std::vector<CableTraffic>& cables) const override;
 
@@ -67,7 +67,6 @@ class FrameChannel final : public Channel {
 
  private:
   static constexpr size_t kParts = 2;
-  static constexpr size_t kHeld = 2048;  // frames of a peer that are staged: more than receives and windows
 
   // What is given to some peers: a run of the caller's bytes.
   struct Outgoing {
@@ -130,6 +129,7 @@ class FrameChannel final : public Channel {
   Slab slab_;
   std::byte* send_slots_ = nullptr;
   SendSlots slots_;
+  size_t held_ = 0;                                  // places for staged frames of a peer: more than can be there
   std::vector<std::unique_ptr<FrameTrunk>> trunks_;  // by rank; null: no path
 
   std::atomic<bool> busy_{false};

@@ -102,7 +102,7 @@ class Cables {
       watch.fail_job(error);
       throw;
     }
-    channel.drain();
+    channel.drain(Deadline::after(std::chrono::seconds(5)));
     watch.leave();
   }
 

@@ -11,7 +11,6 @@ namespace {
 constexpr std::chrono::milliseconds kCheckEvery{1};
 constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
 constexpr std::chrono::seconds kStopped{1};
-constexpr std::chrono::milliseconds kDrainPatience{5000};
 
 Operation operation_of(const FrameOperation& frame) {
   Operation result;
@@ -53,10 +52,11 @@ void FrameChannel::still_waiting(Watch::Wait& wait, FrameTime waited, FrameTime 
   const std::vector<size_t> ranks = awaited();
   watch_.still_waiting(wait, waited, ranks);
   for (const size_t rank : ranks) {
-    if (watch_.has_left(rank)) watch_.link_lost(rank, "it has left the job");
+    // Who has left has had all that it needs, and owes nothing to those who have it all.
+    if (watch_.has_left(rank) && !trunks_[rank]->protocol().finished()) watch_.link_lost(rank, "it has left the job");
     if (const std::string* const fault = trunks_[rank]->out_of_use()) watch_.link_lost(rank, *fault);
-    // Cables are silent while a peer is stopped or elsewhere; they are lost only if it is here too.
-    if (!watch_.is_in_current_operation(rank)) trunks_[rank]->protocol().excuse(time);
+    // Cables are silent while a peer is stopped or elsewhere; they are lost only if it looks after them.
+    if (!watch_.is_in_operation(rank)) trunks_[rank]->protocol().excuse(time);
   }
 }
 
@@ -69,7 +69,7 @@ void FrameChannel::fail_with(size_t rank, const FrameFault& fault) {
          first ? theirs : own);
   }
   if (fault.kind == ErrorKind::timeout) {
-    watch_.link_lost(rank, fmt::format("all cables are cut: {}, though it is in the same operation", fault.text));
+    watch_.link_lost(rank, fmt::format("all cables are cut: {}, though it is in an operation too", fault.text));
   }
   fail(fault.kind, "{}, in {} with {}: {}", watch_.who(rank_), operation_.text(), watch_.who(rank), fault.text);
 }
@@ -89,6 +89,7 @@ void FrameChannel::look_at_others(FrameTime time) {
     const bool active =
         std::any_of(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.trunk == trunk.get(); });
     if (trunk == nullptr || active) continue;
+    trunk->protocol().excuse(time);  // nobody waits for that peer: should it be silent, that is no loss
     trunk->poll(time);
     trunk->post(time);
   }
@@ -115,18 +116,17 @@ bool FrameChannel::serve() {
 }
 
 // A rank says goodbye once it has had all of its operations: it needs nothing more.
-void FrameChannel::drain() {
-  const Deadline deadline = Deadline::after(std::min(options_.timeout, kDrainPatience));
+void FrameChannel::drain(const Deadline& deadline) {
   for (size_t rank = 0; rank < trunks_.size(); ++rank) {
     if (trunks_[rank] == nullptr) continue;
     const FrameProtocol& protocol = trunks_[rank]->protocol();
-    for (;;) {
+    while (!deadline.expired() && !watch_.failed() && !watch_.has_left(rank)) {
       serve();
-      // Not under way: serve() by another thread at the same time changes nothing here.
-      if (busy_.exchange(true, std::memory_order_acquire)) continue;
-      const bool done = protocol.quiet() || protocol.fault();
-      busy_.store(false, std::memory_order_release);
-      if (done || watch_.has_left(rank) || deadline.expired()) break;
+      if (!busy_.exchange(true, std::memory_order_acquire)) {
+        const bool done = protocol.quiet() || protocol.fault();
+        busy_.store(false, std::memory_order_release);
+        if (done) break;
+      }
       std::this_thread::sleep_for(kLongSleep);
     }
   }

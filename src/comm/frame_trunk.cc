@@ -52,9 +52,8 @@ bool FrameTrunk::poll(FrameTime now) {
       }
     }
   }
-  if (!any) return false;
   while (const auto slot = protocol_.released()) shared_.slots->release(*slot);
-  return true;
+  return any;
 }
 
 void FrameTrunk::arrived(size_t link, const MessageCompletion& completion, FrameTime now) {

@@ -3,6 +3,11 @@
 #include "comm/spin.h"
 
 namespace trunkline {
+namespace {
+
+constexpr std::chrono::seconds kDrainPatience{5};
+
+}  // namespace
 
 Lanes::Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch, Workers workers)
     : channels_(std::move(channels)),
@@ -42,7 +47,8 @@ void Lanes::run(size_t count, const Task& task) {
 }
 
 void Lanes::drain() {
-  for (const auto& channel : channels_) channel->drain();
+  const Deadline deadline = Deadline::after(kDrainPatience);
+  for (const auto& channel : channels_) channel->drain(deadline);
 }
 
 void Lanes::start(size_t lane, const Task& task) {
@@ -108,7 +114,7 @@ Profile Lanes::profile() {
   }
   const auto since = [&](Activity activity) {
     const size_t i = static_cast<size_t>(activity);
-    const uint64_t ns = totals[i] - told_[i];
+    const uint64_t ns = totals[i] - std::min(told_[i], totals[i]);
     measured += ns;
     return static_cast<double>(ns) * 1e-9 / static_cast<double>(channels_.size());
   };

@@ -1,14 +1,14 @@
 #include "comm/transport.h"
 
 #include <algorithm>
-#include <thread>
+#include <random>
 
-#include "base/crc32c.h"
 #include "base/file.h"
 #include "comm/exchange.h"
 #include "comm/frame_channel.h"
 #include "comm/spin.h"
 #include "comm/stream_channel.h"
+#include "link/message.h"
 #include "link/socket.h"
 #include "link/tcp_message_link.h"
 #include "plan/collectives.h"
@@ -94,10 +94,31 @@ Channels make_streams(const Config& config, Connections connections, Watch& watc
   return channels;
 }
 
-// What the cables carry belongs to this job: not to an earlier one of the same address.
-uint32_t generation(const Config& config) {
-  const std::string text = config.job_key + config.coordinator;
-  return crc32c(text.data(), text.size());
+// What both ends of a cable must have alike. Returns the generation of this job, which rank 0 says: what cables carry
+// belongs to it, and not to an earlier job of the same address.
+uint32_t agree(const Config& config, size_t frame_bytes, const Exchange& exchange, Watch& watch) {
+  const auto describe = [](uint64_t bytes, bool checksum, bool fallback) {
+    return fmt::format("frames of {} bytes, CRC {}, TCP fallback {}", bytes, checksum ? "on" : "off",
+                       fallback ? "on" : "off");
+  };
+  uint32_t generation = std::random_device()();
+  Encoder encoder;
+  encoder.put(uint64_t{frame_bytes}).put(config.checksum).put(config.tcp_fallback).put(generation);
+  const std::vector<std::string> said =
+      exchange(std::vector<std::string>(static_cast<size_t>(config.size), encoder.take()));
+  const std::string own = describe(frame_bytes, config.checksum, config.tcp_fallback);
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    if (rank == watch.rank()) continue;
+    Decoder decoder(said[rank]);
+    const auto bytes = decoder.get<uint64_t>();
+    const bool checksum = decoder.get<uint8_t>() != 0, fallback = decoder.get<uint8_t>() != 0;
+    if (rank == 0) generation = decoder.get<uint32_t>();
+    if (const std::string theirs = describe(bytes, checksum, fallback); theirs != own) {
+      fail(ErrorKind::mismatch, "{} has {}; {} has {}: set them alike for every rank", watch.who(watch.rank()), own,
+           watch.who(rank), theirs);
+    }
+  }
+  return generation;
 }
 
 // A lane's TCP connection to each peer as the last link of its trunk.
@@ -121,7 +142,6 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
                      std::chrono::nanoseconds spin) {
   const auto rank = static_cast<size_t>(config.rank);
   FrameChannel::Options options;
-  options.generation = generation(config);
   options.frame_bytes = config.frame_bytes != 0 ? config.frame_bytes : kCableFrameBytes;
   options.checksum = config.checksum;
   options.timeout = config.timeout;
@@ -149,9 +169,11 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
   trunks.extra_bytes = layout.bytes() + spare_bytes;
   trunks.timeout = config.timeout;
   trunks.on_hang = [&watch](const std::string& why) { watch.fail_job(Error(ErrorKind::system, why)); };
-  std::vector<LaneTrunks> lanes = connect_trunks(trunks, [&](const std::vector<std::string>& texts) {
+  const Exchange exchange_all = [&](const std::vector<std::string>& texts) {
     return exchange(texts, connections.lanes[0], rank, watch, config.timeout);
-  });
+  };
+  options.generation = agree(config, options.frame_bytes, exchange_all, watch);
+  std::vector<LaneTrunks> lanes = connect_trunks(trunks, exchange_all);
 
   const auto keeper = std::make_shared<Keeper>();
   const auto log = std::make_shared<CableLog>();

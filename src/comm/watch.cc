@@ -56,7 +56,7 @@ void Watch::heard(size_t peer, const Operation& operation) {
 
 void Watch::fail_job(const std::exception& error) {
   const Error* const known = dynamic_cast<const Error*>(&error);
-  fail_job(known != nullptr ? *known : Error(ErrorKind::system, error.what()));
+  fail_job(known != nullptr ? *known : Error(ErrorKind::system, fmt::format("{}: {}", who(rank_), error.what())));
 }
 
 void Watch::check() const {
@@ -104,15 +104,10 @@ void Watch::link_lost(size_t peer, const std::string& how) {
        last_operation(peer));
 }
 
-bool Watch::is_in_current_operation(size_t peer) {
+bool Watch::is_in_operation(size_t peer) {
   const std::lock_guard lock(mutex_);
   const Peer& each = peers_[peer];
-  return current_ && each.answered && Clock::now() - *each.answered < kPresence && each.operation == key(*current_);
-}
-
-// The same for all ranks that take part.
-std::string Watch::key(const Operation& operation) {
-  return fmt::format("{}{} {}", operation.pairwise() ? "transfer " : "operation ", operation.group, operation.number);
+  return each.answered && Clock::now() - *each.answered < kPresence && each.in_operation;
 }
 
 std::string Watch::status() {
@@ -123,22 +118,18 @@ std::string Watch::status() {
   } else if (previous_) {
     text = "outside any operation, the last one was " + previous_->text();
   }
-  return Encoder()
-      .put(advances_.load(std::memory_order_relaxed))
-      .put(text)
-      .put(current_ ? key(*current_) : std::string())
-      .take();
+  return Encoder().put(advances_.load(std::memory_order_relaxed)).put(text).put(current_.has_value()).take();
 }
 
 void Watch::on_status(size_t peer, const std::string& status) {
   Decoder decoder(status);
   const uint64_t advances = decoder.get<uint64_t>();
   std::string text = decoder.text();
-  std::string operation = decoder.text();
+  const bool in_operation = decoder.get<uint8_t>() != 0;
   const std::lock_guard lock(mutex_);
   peers_[peer].advances = advances;
   peers_[peer].status = std::move(text);
-  peers_[peer].operation = std::move(operation);
+  peers_[peer].in_operation = in_operation;
   peers_[peer].answered = Clock::now();
 }
 

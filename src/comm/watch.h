@@ -57,8 +57,8 @@ class Watch {
   void still_waiting(Wait& wait, std::chrono::nanoseconds slept, std::span<const size_t> awaited);
 
   bool has_left(size_t peer) const { return control_.has_left(peer); }
-  // That rank has said lately that it is in this rank's operation, or in its other end.
-  bool is_in_current_operation(size_t peer);
+  // That rank has said lately that it is in an operation, whichever: its lanes look after their cables.
+  bool is_in_operation(size_t peer);
 
   // A data connection has ended: throws the reason, for which it waits a little, since a failure is told elsewhere.
   [[noreturn]] void link_lost(size_t peer, const std::string& how);
@@ -68,11 +68,10 @@ class Watch {
     std::optional<Operation> last;  // that it announced
     uint64_t advances = 0;
     std::string status;
-    std::string operation;  // that it is in, as key() has it
+    bool in_operation = false;
     std::optional<Clock::time_point> answered;
   };
 
-  static std::string key(const Operation& operation);
   std::string status();
   void on_status(size_t peer, const std::string& status);
   std::string last_operation(size_t peer);

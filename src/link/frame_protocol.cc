@@ -23,7 +23,10 @@ FrameProtocol::FrameProtocol(const Options& options)
       receiver_(options.frame_bytes, options.credit_reserve, receives_of(options)),
       local_(options.links.size()),
       ask_interval_(options.times.ask_floor) {
-  assert(!options.links.empty() && options.links.size() <= kMaxTrunkLinks);
+  if (options.links.empty() || options.links.size() > kMaxTrunkLinks) {
+    fail(ErrorKind::unsupported, "a trunk of {} links: from 1 to {} are possible", options.links.size(),
+         kMaxTrunkLinks);
+  }
   for (const FrameLink::Limits& each : options.links) {
     links_.emplace_back(each, options.times);
     const auto free = static_cast<int64_t>(each.peer_receives) - static_cast<int64_t>(options.credit_reserve);
@@ -65,7 +68,7 @@ void FrameProtocol::begin(const FrameOperation& own, const FrameOperation& expec
   // Frames announce an operation; without any, a credit message does. One is due for held frames that are complete,
   // too.
   const auto none = [](uint64_t bytes) { return bytes == 0; };
-  if (std::all_of(gives.begin(), gives.end(), none) || (ahead && receiver_.complete())) report_now_ = true;
+  if (std::all_of(gives.begin(), gives.end(), none) || (ahead && receiver_.all_come())) report_now_ = true;
 }
 
 void FrameProtocol::check_peer_operation() {
@@ -136,7 +139,7 @@ bool FrameProtocol::take_data(size_t link, uint32_t slot, const FrameHeader& hea
     ++counts_.refused;
     return false;
   }
-  if (current && receiver_.complete()) report_now_ = true;
+  if (current && receiver_.all_come()) report_now_ = true;
   return true;
 }
 

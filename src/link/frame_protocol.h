@@ -75,6 +75,8 @@ class FrameProtocol {
   // All that this rank has given is known to have come, and the peer to know of its last operation: it needs nothing
   // more. At the end of a job each rank goes on until it is.
   bool quiet() const { return sender_.unnamed() == 0 && told_; }
+  // All that was given is on its way.
+  bool all_posted() const { return sender_.all_posted(); }
   // Does at once what could wait for a while, because nobody will call for some time.
   void flush() { report_now_ = report_now_ || report_at_.has_value(); }
 

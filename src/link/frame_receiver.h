@@ -52,6 +52,7 @@ class FrameReceiver {
 
   std::optional<Delivery> next_delivery();
   // All frames of the operation have come and been handed out: those that came ahead of it wait at its beginning.
+  bool all_come() const { return missing_ == 0; }
   bool complete() const { return missing_ == 0 && deliveries_.empty(); }
 
   // Counters for credit messages.

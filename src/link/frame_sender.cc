@@ -81,6 +81,15 @@ bool FrameSender::peer_began(uint64_t sequence) {
   return possible;
 }
 
+bool FrameSender::all_posted() const {
+  bool all = true;
+  for_each_open([&](size_t i) {
+    all = all && streams_[i].next == streams_[i].offered;
+    return !all;
+  });
+  return all;
+}
+
 bool FrameSender::settled() const {
   const uint32_t earlier = ((uint32_t{1} << kFramePhases) - 1) << (((sequence_ + 1) % 2) * kFramePhases);
   return (open_ & earlier) == 0;

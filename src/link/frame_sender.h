@@ -59,6 +59,7 @@ class FrameSender {
   bool peer_began(uint64_t sequence);
 
   size_t unnamed() const { return unnamed_; }  // frames offered
+  bool all_posted() const;                     // none of them waits for its first turn
   bool settled() const;                        // none of them of an earlier operation
   uint64_t repeats() const { return repeats_; }
 
