@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/memory.h"
 
 namespace trunkline {
 namespace {
@@ -15,11 +16,13 @@ namespace {
 constexpr int kCopies = 7;  // of which the median counts
 
 std::unique_ptr<std::byte[]> touched_buffer(size_t bytes) {
-  try {
-    return std::make_unique<std::byte[]>(std::max<size_t>(bytes, 1));  // zeros: every page is there
-  } catch (const std::bad_alloc&) {
-    fail(ErrorKind::input, "no memory for two buffers of {} bytes: ask for a smaller -e", bytes);
+  if (bytes <= static_cast<size_t>(machine_memory()) / 2) {
+    try {
+      return std::make_unique<std::byte[]>(std::max<size_t>(bytes, 1));  // zeros: every page is there
+    } catch (const std::bad_alloc&) {                                    // said below
+    }
   }
+  fail(ErrorKind::input, "no memory for two buffers of {} bytes: ask for a smaller -e", bytes);
 }
 
 // Processor time of this process, all threads.
