@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <new>
 #include <numeric>
 
 #include "base/clock.h"
@@ -16,13 +17,15 @@ namespace {
 constexpr int kCopies = 7;  // of which the median counts
 
 std::unique_ptr<std::byte[]> touched_buffer(size_t bytes) {
+  const size_t wanted = std::max<size_t>(bytes, 1);
+  std::unique_ptr<std::byte[]> buffer;
   if (bytes <= static_cast<size_t>(machine_memory()) / 2) {
-    try {
-      return std::make_unique<std::byte[]>(std::max<size_t>(bytes, 1));  // zeros: every page is there
-    } catch (const std::bad_alloc&) {                                    // said below
-    }
+    buffer.reset(new (std::nothrow) std::byte[wanted]());  // zeros: every page is there
   }
-  fail(ErrorKind::input, "no memory for two buffers of {} bytes: ask for a smaller -e", bytes);
+  if (buffer == nullptr) {
+    fail(ErrorKind::input, "no memory for two buffers of {} bytes: ask for a smaller -e", bytes);
+  }
+  return buffer;
 }
 
 // Processor time of this process, all threads.

@@ -150,9 +150,15 @@ TEST(FrameProtocol, ALongStreamWithLosses) {
   EXPECT_GT(outcome.repeats, 0u);
 }
 
-TEST(FrameProtocol, RandomSchedulesEndInRightDataOrOneError) {
+// 10,000 schedules, in parts that run side by side.
+class RandomSchedules : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  static constexpr uint64_t kSchedules = 500;
+};
+
+TEST_P(RandomSchedules, EndInRightDataOrOneError) {
   uint64_t errors = 0, lost = 0, damaged = 0, overrun = 0, repeats = 0;
-  for (uint64_t seed = 0; seed < 10'000; ++seed) {
+  for (uint64_t seed = GetParam() * kSchedules; seed < (GetParam() + 1) * kSchedules; ++seed) {
     const Outcome outcome = simulator::simulate(simulator::random_schedule(seed));
     ASSERT_EQ(outcome.failure, "") << "seed " << seed << ": build/release/frame_simulator --seed " << seed;
     errors += outcome.error ? 1 : 0;
@@ -162,12 +168,14 @@ TEST(FrameProtocol, RandomSchedulesEndInRightDataOrOneError) {
     repeats += outcome.repeats;
   }
   // Schedules of which nothing comes test nothing.
-  EXPECT_GT(errors, 100u);
-  EXPECT_GT(lost, 10'000u);
-  EXPECT_GT(damaged, 1'000u);
-  EXPECT_GT(repeats, 10'000u);
+  EXPECT_GT(errors, 5u);
+  EXPECT_GT(lost, 500u);
+  EXPECT_GT(damaged, 50u);
+  EXPECT_GT(repeats, 500u);
   EXPECT_GT(overrun, 0u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Parts, RandomSchedules, ::testing::Range<uint64_t>(0, 20));
 
 }  // namespace
 }  // namespace trunkline
