@@ -1,6 +1,7 @@
 #include "comm/frame_channel.h"
 
 #include <gmock/gmock.h>
+#include <spdlog/spdlog.h>
 
 #include <numeric>
 
@@ -15,6 +16,9 @@ namespace {
 using testing::Job;
 using testing::MemoryCable;
 using testing::Thrown;
+
+// Made before there are threads: a thread sanitizer does not see into spdlog's library.
+const std::shared_ptr<spdlog::logger> kLogger = spdlog::default_logger();
 
 // Ranks that are threads, each with one channel over cables in memory.
 class Cables {
