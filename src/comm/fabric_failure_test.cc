@@ -125,7 +125,8 @@ TEST_F(FabricFailure, ALateRankIsToldFromADeadOne) {
 
 TEST_F(FabricFailure, ACutCableCostsSpeedAndIsUsedAgainOnceMended) {
   const Job job(2);
-  const TestFabric fabric("2:gbps=2,cut=0-1.1@800,mend=0-1.1@2000", 2);
+  // So slow that even a busy machine has frames for both.
+  const TestFabric fabric("2:gbps=0.3,cut=0-1.1@800,mend=0-1.1@2000", 2);
   auto ranks = start_processes(
       job,
       [](Group& group, const auto&) {
