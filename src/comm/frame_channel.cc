@@ -90,6 +90,7 @@ FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, W
 void FrameChannel::open(const Operation& operation, const Team& team) {
   while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
   operation_ = operation;
+  peers_operation_ = as_peers_call(operation, static_cast<int>(team.place));
   team_ = &team;
   started_ = false;
   stores_ = stores_for(operation.bytes());
@@ -115,7 +116,8 @@ void FrameChannel::announce(size_t peer, Part part, size_t bytes) {
 void FrameChannel::send(std::span<const size_t> peers, Part part, ConstBytes bytes) {
   if (bytes.empty() || peers.empty()) return;
   if (frame_slot_ && bytes.data() == slot_at(*frame_slot_) + kFrameHeaderBytes) {
-    offer(peers, part, *std::exchange(frame_slot_, std::nullopt), static_cast<uint32_t>(bytes.size()), std::nullopt);
+    const FrameHeader header = header_for(peers, part, static_cast<uint32_t>(bytes.size()));
+    offer(peers, *std::exchange(frame_slot_, std::nullopt), header, std::nullopt);
     return;
   }
   for (Outgoing& each : outgoing()) {
@@ -153,23 +155,13 @@ void FrameChannel::stage(size_t peer, size_t bytes) {
   if (bytes > 0 && peers_[peer].held.empty()) peers_[peer].held.resize(held_);
 }
 
-// The operation as those who take part call it.
-Operation FrameChannel::expected_of_peers() const {
-  Operation expected = operation_;
-  if (!operation_.pairwise()) return expected;
-  const bool sends = operation_.kind == Operation::Kind::send;
-  expected.kind = sends ? Operation::Kind::receive : Operation::Kind::send;
-  expected.root = static_cast<int32_t>(team_->place);
-  return expected;
-}
-
 // The peers' frames are announced with their sizes, so an operation starts when all of them are known.
 void FrameChannel::start() {
   if (std::exchange(started_, true)) return;
   due_ = true;
   const FrameTime time = now();
-  for (size_t place = 0; place < peers_.size(); ++place) {
-    Peer& peer = peers_[place];
+  const FrameOperation own = frame_operation(operation_), theirs = frame_operation(peers_operation_);
+  for (Peer& peer : peers_) {
     if (peer.trunk == nullptr) continue;
     std::array<uint64_t, kFramePhases> gives{}, gets{};
     for (size_t part = 0; part < kParts; ++part) {
@@ -178,7 +170,7 @@ void FrameChannel::start() {
     }
     FrameProtocol& protocol = peer.trunk->protocol();
     if (!protocol.finished()) fail(ErrorKind::peer, "an operation was begun before the last had ended");
-    protocol.begin(frame_operation(operation_), frame_operation(expected_of_peers()), gives, gets, time);
+    protocol.begin(own, theirs, gives, gets, time);
   }
 }
 
@@ -276,14 +268,16 @@ void FrameChannel::move_until(Done done) {
     const Stopwatch::Mark before = stopwatch_.mark();
     FrameTime time;
     const Moved moved = move_once(time);
-    if (moved != Moved::data) watch_.check();
     if (moved == Moved::data) {
       wait = {};
       data_at = time;
       watch_.advance();
-    } else if (time - data_at >= std::chrono::milliseconds(watch_.slice_ms())) {
-      still_waiting(wait, time - data_at, time);
-      data_at = time;
+    } else {
+      watch_.check();
+      if (time - data_at >= std::chrono::milliseconds(watch_.slice_ms())) {
+        still_waiting(wait, time - data_at, time);
+        data_at = time;
+      }
     }
     if (moved != Moved::nothing) {
       moved_at = time;
@@ -319,7 +313,7 @@ FrameChannel::Moved FrameChannel::move_once(FrameTime& time) {
       look_at_ = std::min(look_at_, peer.trunk->look_at());
       if (peer.heard || !protocol.peer_has_begun()) continue;
       peer.heard = true;
-      watch_.heard(team_->ranks[place], expected_of_peers());
+      watch_.heard(team_->ranks[place], peers_operation_);
     }
   }
   if (++looks_ % 64 == 0) look_at_others(time);
@@ -361,19 +355,19 @@ bool FrameChannel::stage_frame(Outgoing& outgoing) {
   const auto length = static_cast<uint32_t>(std::min(options_.frame_bytes, outgoing.size - outgoing.staged));
   const uint32_t slot = slots_.take(pool, outgoing.peers.size());
   std::byte* const payload = slot_at(slot) + kFrameHeaderBytes;
+  const FrameHeader header = header_for(outgoing.peers, outgoing.part, length);
   std::optional<uint32_t> checksum;
   {
     const auto span = stopwatch_.in(Activity::copy);
     const std::byte* const from = outgoing.base + outgoing.staged;
     if (options_.checksum) {
-      const FrameHeader header = header_for(outgoing.peers, outgoing.part, length);
       checksum = copy_with_checksum(payload, from, length, checksum_seed(header));
     } else {
       copy_bytes(payload, from, length, Stores::cached);
     }
   }
   outgoing.staged += length;
-  offer(outgoing.peers, outgoing.part, slot, length, checksum);
+  offer(outgoing.peers, slot, header, checksum);
   return true;
 }
 
@@ -401,10 +395,9 @@ FrameHeader FrameChannel::header_for(std::span<const size_t> peers, Part part, u
   return header;
 }
 
-void FrameChannel::offer(std::span<const size_t> peers, Part part, uint32_t slot, uint32_t length,
+void FrameChannel::offer(std::span<const size_t> peers, uint32_t slot, const FrameHeader& header,
                          std::optional<uint32_t> checksum) {
-  const FrameHeader header = header_for(peers, part, length);
-  const std::span<std::byte> frame(slot_at(slot), kFrameHeaderBytes + length);
+  const std::span<std::byte> frame(slot_at(slot), kFrameHeaderBytes + header.length);
   if (checksum) {
     seal_frame(frame, header, *checksum);
   } else {
@@ -413,8 +406,8 @@ void FrameChannel::offer(std::span<const size_t> peers, Part part, uint32_t slot
   }
   due_ = true;
   for (const size_t place : peers) {
-    peers_[place].trunk->protocol().offer(header.phase, header.offset, length, slot);
-    peers_[place].given[static_cast<size_t>(part)] += length;
+    peers_[place].trunk->protocol().offer(header.phase, header.offset, header.length, slot);
+    peers_[place].given[header.phase] += header.length;
   }
 }
 

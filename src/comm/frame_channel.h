@@ -90,7 +90,6 @@ class FrameChannel final : public Channel {
   };
 
   void declare(std::span<const size_t> peers, Part part, size_t bytes);
-  Operation expected_of_peers() const;
   void start();
   bool expects_staged(const Peer& peer, size_t offset) const;
   void put_away_collected();
@@ -107,8 +106,7 @@ class FrameChannel final : public Channel {
   bool can_offer(std::span<const size_t> peers, Part part) const;
   size_t pool_for(std::span<const size_t> peers, Part part) const;
   FrameHeader header_for(std::span<const size_t> peers, Part part, uint32_t length) const;
-  void offer(std::span<const size_t> peers, Part part, uint32_t slot, uint32_t length,
-             std::optional<uint32_t> checksum);
+  void offer(std::span<const size_t> peers, uint32_t slot, const FrameHeader& header, std::optional<uint32_t> checksum);
   std::byte* slot_at(uint32_t slot) const { return send_slots_ + slot * layout_.slot_bytes; }
   std::vector<size_t> awaited() const;
   void pause(FrameTime idle);
@@ -133,7 +131,7 @@ class FrameChannel final : public Channel {
   std::vector<std::unique_ptr<FrameTrunk>> trunks_;  // by rank; null: no path
 
   std::atomic<bool> busy_{false};
-  Operation operation_;
+  Operation operation_, peers_operation_;  // as this rank calls it, and the others
   const Team* team_ = nullptr;
   bool started_ = false;
   Stores stores_ = Stores::cached;

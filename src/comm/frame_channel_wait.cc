@@ -8,7 +8,6 @@
 namespace trunkline {
 namespace {
 
-constexpr std::chrono::milliseconds kCheckEvery{1};
 constexpr std::chrono::microseconds kShortSleep{20}, kLongSleep{200};
 constexpr std::chrono::seconds kStopped{1};
 
@@ -38,13 +37,11 @@ std::vector<size_t> FrameChannel::awaited() const {
   return ranks;
 }
 
-// A brief spin where the cores allow it, then growing sleeps. What ends the job is looked for from the first
-// millisecond on.
+// A brief spin where the cores allow it, then growing sleeps.
 void FrameChannel::pause(FrameTime idle) {
   const auto span = stopwatch_.in(Activity::idle);
   if (idle < options_.spin) return;
   std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(idle / 4, kShortSleep, kLongSleep));
-  if (idle >= kCheckEvery) watch_.check();
 }
 
 // No data has moved for a slice of the watch.

@@ -41,12 +41,16 @@ std::string Operation::text() const {
   return text + (group == 0 ? ")" : fmt::format(" of group {})", group));
 }
 
-bool matches(const Operation& own, int place, const Operation& theirs, int peer) {
-  if (!own.pairwise()) return own == theirs;
+Operation as_peers_call(const Operation& own, int place) {
   Operation expected = own;
+  if (!own.pairwise()) return expected;
   expected.kind = own.kind == Operation::Kind::send ? Operation::Kind::receive : Operation::Kind::send;
   expected.root = place;
-  return own.root == peer && expected == theirs;
+  return expected;
+}
+
+bool matches(const Operation& own, int place, const Operation& theirs, int peer) {
+  return (!own.pairwise() || own.root == peer) && as_peers_call(own, place) == theirs;
 }
 
 }  // namespace trunkline

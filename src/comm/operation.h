@@ -39,6 +39,9 @@ struct Operation {
   bool operator==(const Operation&) const = default;
 };
 
+// The operation of the rank at `place` as those that take part in it with that rank call it.
+Operation as_peers_call(const Operation& own, int place);
+
 // Whether the operations of two ranks, by their places in this rank's group, are one and the same, seen from its two
 // ends.
 bool matches(const Operation& own, int place, const Operation& theirs, int peer);
