@@ -37,6 +37,7 @@ struct StepContext {
   const Dataset& rows;
   Timeline& timeline;
   double max_grad_norm = 0.0;  // 0: no clipping
+  bool accumulates = false;    // several micro-steps to a step
   // All gradients are held until all are checked: asked for, or since clipping or accumulation need them.
   bool hold_gradients = false;
   // The whole graph of a micro-batch at once, and all gradients: the reference.

@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/clock.h"
@@ -10,14 +9,16 @@
 #include "base/memory.h"
 #include "base/settings.h"
 #include "base/version.h"
-#include "bridge/arrays.h"
 #include "model/backend.h"
 #include "train/agreement.h"
+#include "train/announcement.h"
 #include "train/batches.h"
 #include "train/clip.h"
 #include "train/facts.h"
 #include "train/output.h"
 #include "train/progress.h"
+#include "train/resume.h"
+#include "train/run_data.h"
 #include "train/snapshot.h"
 #include "train/step.h"
 #include "train/together.h"
@@ -40,32 +41,6 @@ void bound_memory() {
   }
 }
 
-struct Data {
-  std::optional<Dataset> train, valid, test;
-  std::vector<std::string> warnings;
-};
-
-Data read_data(const TrainOptions& options, int64_t vocab) {
-  Text text(options.model);
-  const auto open = [&](const char* file) { return Dataset::open(options.data / file, text, options.rows, vocab); };
-  Data data;
-  data.train.emplace(open("train.jsonl"));
-  if (options.val_batches != 0 && std::filesystem::exists(options.data / "valid.jsonl")) {
-    data.valid.emplace(open("valid.jsonl"));
-  }
-  if (options.test) data.test.emplace(open("test.jsonl"));
-  data.warnings = text.warnings();
-  return data;
-}
-
-// Whether no lower rank runs on this rank's host: the one that fills the host's cache of tokenized rows.
-bool is_first_on_host(const Group& group) {
-  for (int rank = 0; rank < group.rank(); ++rank) {
-    if (group.host_of(rank) == group.host_of(group.rank())) return false;
-  }
-  return true;
-}
-
 Parameters take_as_f32(Checkpoint& checkpoint) {
   Parameters parameters;
   for (mx::array& tensor : checkpoint.tensors) {
@@ -74,14 +49,6 @@ Parameters take_as_f32(Checkpoint& checkpoint) {
   }
   checkpoint.tensors.clear();
   return parameters;
-}
-
-std::string describe(const DataSummary& summary) {
-  std::string text = fmt::format("{}: {} rows, {} tokens, {} of them targets", summary.file, summary.rows,
-                                 summary.tokens, summary.targets);
-  if (summary.truncated > 0) text += fmt::format("; {} truncated to max_seq_length", summary.truncated);
-  if (summary.skipped > 0) text += fmt::format("; {} skipped (no target within max_seq_length)", summary.skipped);
-  return text;
 }
 
 class Trainer {
@@ -122,14 +89,7 @@ class Trainer {
       decoder_.emplace(checkpoint_.shape);
       parameters_ = take_as_f32(checkpoint_);
     });
-    const bool first = is_first_on_host(group_);
-    const auto read = [&] { data_ = read_data(options_, checkpoint_.shape.vocab); };
-    together(group_, [&] {
-      if (first) read();
-    });
-    together(group_, [&] {
-      if (!first) read();
-    });
+    data_ = read_data(group_, options_, checkpoint_.shape.vocab);
     order_.emplace(data_.train->rows(), options_.batch_size * options_.grad_accumulation_steps, options_.seed);
     total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
     options_.schedule = full_schedule(options_, total_);
@@ -161,44 +121,26 @@ class Trainer {
     require_agreement(group_, facts);
   }
 
-  // Rank 0 reads the snapshot and gives it to the others.
   void go_on() {
-    std::optional<Snapshot> snapshot;
-    nlohmann::json note;
-    together(group_, [&] {
-      if (!leads()) return;
-      store_->clean();
-      snapshot = store_->load_newest(run_facts(), warnings_);
-      if (snapshot) note = {{"step", snapshot->step}, {"tokens", snapshot->trained_tokens}, {"ranks", snapshot->ranks}};
-    });
-    note = nlohmann::json::parse(gather_text(group_, note.dump()).front());
-    if (note.is_null()) {
+    const std::optional<Resumed> resumed =
+        resume(group_, store_ ? &*store_ : nullptr, run_facts(), parameters_, *optimizer_, warnings_);
+    if (!resumed) {
       notes_.push_back("no checkpoint was saved before this run ended: it begins again");
       return;
     }
-    done_ = note["step"];
-    saved_ = done_;
-    if (done_ > total_) {
-      fail(ErrorKind::input, "--resume: the newest checkpoint is of step {}, past the run's {} steps", done_, total_);
+    if (resumed->step > total_) {
+      fail(ErrorKind::input, "--resume: the newest checkpoint is of step {}, past the run's {} steps", resumed->step,
+           total_);
     }
-    trained_tokens_ = note["tokens"];
+    done_ = saved_ = resumed->step;
+    trained_tokens_ = resumed->trained_tokens;
     notes_.push_back(fmt::format("going on from step {}", done_));
-    if (note["ranks"] != group_.size()) {
+    if (resumed->ranks != group_.size()) {
       notes_.push_back(fmt::format(
           "the checkpoint was made on {} ranks and this run has {}: every step takes the same rows, but sums are "
           "rounded in another order, so the weights will differ in their last bits",
-          note["ranks"].get<int>(), group_.size()));
+          resumed->ranks, group_.size()));
     }
-    if (snapshot) parameters_ = std::move(snapshot->weights);
-    broadcast(group_, parameters_, 0);
-    std::vector<std::pair<std::string, mx::array>> state =
-        snapshot ? std::move(snapshot->optimizer) : optimizer_->state();
-    std::ranges::sort(state, {}, &std::pair<std::string, mx::array>::first);
-    std::vector<mx::array> arrays;
-    for (auto& [name, array] : state) arrays.push_back(std::exchange(array, mx::array(0.0f)));
-    broadcast(group_, arrays, 0);
-    for (size_t i = 0; i < arrays.size(); ++i) state[i].second = std::exchange(arrays[i], mx::array(0.0f));
-    optimizer_->restore(state, done_);
   }
 
   void announce() {
@@ -226,7 +168,7 @@ class Trainer {
     if (group_.size() > 1 && Settings::get().fabric_fd) {
       progress_->say("the ranks talk over emulated cables: speeds and times are those of an emulation");
     }
-    for (const std::string& line : describe_step()) progress_->say(line);
+    for (const std::string& line : describe_step(step_context(), largest_)) progress_->say(line);
     for (const std::string& note : notes_) progress_->say(note);
   }
 
@@ -262,6 +204,7 @@ class Trainer {
             .rows = *data_.train,
             .timeline = *timeline_,
             .max_grad_norm = options_.max_grad_norm,
+            .accumulates = options_.grad_accumulation_steps > 1,
             .hold_gradients = holds_gradients(),
             .whole_graph = options_.whole_graph,
             .exchange = {.sync = options_.sync, .busy_wait = options_.busy_wait},
@@ -288,32 +231,6 @@ class Trainer {
     largest_ = size_of(step_context(), rows, longest, rows * longest);
     blocks_.vocab_rows = blocks_for(step_context(), largest_).vocab_rows;
     group_.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
-  }
-
-  // How steps are computed, in words.
-  std::vector<std::string> describe_step() {
-    if (options_.whole_graph) return {"each micro-batch is one graph, and all gradients are held: the reference"};
-    const StepBlocks blocks = blocks_for(step_context(), largest_);
-    const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); };
-    const StepMemory forecast = step_memory(checkpoint_.shape, largest_, blocks);
-    std::vector<std::string> lines = {
-        fmt::format("layer by layer; {} rows of {} tokens in blocks of {} queries, {} tokens, {} logits and {} rows of "
-                    "the head; {} of {} layers keep all, {} what attention gave",
-                    largest_.rows, largest_.tokens, blocks.queries, blocks.tokens, blocks.logits, blocks.vocab_rows,
-                    blocks.keep_all, checkpoint_.shape.layers, blocks.keep_attention),
-        fmt::format("memory forecast: {:.2f} GiB, of at most {:.2f}", gib(forecast.total()), gib(memory_limit_))};
-    if (forecast.total() > memory_limit_) {
-      lines.push_back("warning: the forecast is over the limit; the step is cut as small as can be");
-    }
-    if (holds_gradients()) {
-      lines.push_back(fmt::format("gradients are held until all have been checked{}",
-                                  options_.max_grad_norm > 0.0 ? " (clipping by the global norm needs all of them)"
-                                  : options_.grad_accumulation_steps > 1 ? " (accumulation needs all of them)"
-                                                                         : ""));
-    } else {
-      lines.push_back("each layer is updated as soon as its gradients are summed");
-    }
-    return lines;
   }
 
   // Returns whether a rank wishes to stop.
@@ -390,7 +307,7 @@ class Trainer {
   Checkpoint checkpoint_;
   std::optional<Decoder> decoder_;
   Parameters parameters_;
-  Data data_;
+  RunData data_;
   std::optional<StepRows> order_;
   std::optional<Schedule> schedule_;
   std::optional<Optimizer> optimizer_;
