@@ -70,7 +70,8 @@ void run(const Options& options) {
   OptimizerOptions optimizer_options;
   if (options.optimizer == "sgd") optimizer_options = {.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
   Parameters parameters = random_weights(decoder, dtype);
-  Optimizer optimizer(optimizer_options, decoder.layout());
+  const Trained trained = Trained::all(decoder.layout().size());
+  Optimizer optimizer(optimizer_options, decoder.layout(), trained);
   const Batch batch = random_batch(options, decoder.shape().vocab);
   const StepSize size{.rows = options.rows,
                       .tokens = options.tokens,
@@ -96,15 +97,15 @@ void run(const Options& options) {
                   {.learning_rate = 1e-6, .hold = options.hold || options.whole_graph});
     double loss = 0.0, forward_s = 0.0;
     if (options.whole_graph) {
-      LossAndGradients whole = loss_and_gradients(decoder, parameters, batch);
+      LossAndGradients whole = loss_and_gradients(decoder, parameters, trained, batch);
       loss = whole.loss.item<float>();
       mx::eval(whole.gradients);
       for (size_t i = 0; i < whole.gradients.size(); ++i) {
         const int rows = whole.gradients[i].shape(0);
-        update.take({{i, 0, rows}}, {std::exchange(whole.gradients[i], mx::array(0.0f))});
+        update.take({decoder.layout()[i].name, {{i, 0, rows}}}, {std::exchange(whole.gradients[i], mx::array(0.0f))});
       }
     } else {
-      LayerwisePass pass(decoder, parameters, batch, blocks);
+      LayerwisePass pass(decoder, parameters, trained, batch, blocks);
       loss = pass.forward();
       forward_s = seconds_since(start);
       pass.backward(

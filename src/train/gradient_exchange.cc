@@ -13,9 +13,8 @@ constexpr std::chrono::microseconds kSpin{50};
 
 }  // namespace
 
-GradientExchange::GradientExchange(Group& group, Options options, const Decoder& decoder, Timeline& timeline,
-                                   HandOver done)
-    : group_(group), options_(options), decoder_(decoder), timeline_(timeline), done_(std::move(done)) {
+GradientExchange::GradientExchange(Group& group, Options options, Timeline& timeline, HandOver done)
+    : group_(group), options_(options), timeline_(timeline), done_(std::move(done)) {
   if (group_.size() > 1 && options_.sync == Sync::overlap) consumer_ = std::thread([this] { serve(); });
 }
 
@@ -41,7 +40,7 @@ void GradientExchange::wait(std::unique_lock<std::mutex>& lock, Ready ready) {
 }
 
 void GradientExchange::sum(Job& job) {
-  const Timeline::Span span(timeline_, Timeline::Track::communication, "sum of " + name_of(decoder_, job.piece));
+  const Timeline::Span span(timeline_, Timeline::Track::communication, "sum of " + job.piece.name);
   all_sum(group_, job.memory);
 }
 

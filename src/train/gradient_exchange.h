@@ -36,7 +36,7 @@ class GradientExchange {
 
   // `done` takes each piece, in order, with its gradients summed, on the submitting thread, inside submit or finish.
   // The group is the exchange's until finish has returned.
-  GradientExchange(Group& group, Options options, const Decoder& decoder, Timeline& timeline, HandOver done);
+  GradientExchange(Group& group, Options options, Timeline& timeline, HandOver done);
   // Waits for the thread. If pieces are left, the group must have been aborted.
   ~GradientExchange();
   GradientExchange(const GradientExchange&) = delete;
@@ -61,7 +61,6 @@ class GradientExchange {
 
   Group& group_;
   const Options options_;
-  const Decoder& decoder_;
   Timeline& timeline_;
   const HandOver done_;
   std::mutex mutex_;

@@ -1,6 +1,8 @@
 #include "train/layer_pass.h"
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace trunkline {
 namespace {
@@ -84,11 +86,12 @@ class LayerPass::Gradients {
   std::map<int, Accumulation> sums_;
 };
 
-// The gradients of a stage's inputs; those of its tensors are added to `gradients`. MLX makes of the stage's forward
-// pass only what these need: not its products.
+// The gradients of a stage's inputs; those of its trained tensors are added to `gradients`. MLX makes of the stage's
+// forward pass only what these need: not its products.
 Arrays LayerPass::vjp(int64_t layer, Stage stage, const Arrays& inputs, const Arrays& cotangents, Gradients& gradients,
                       int offset) const {
-  const std::vector<int> used = decoder_.stage_tensors(layer, stage);
+  std::vector<int> used = decoder_.stage_tensors(layer, stage);
+  std::erase_if(used, [&](int tensor) { return !trained_[static_cast<size_t>(tensor)]; });
   Arrays primals;
   for (const int tensor : used) primals.push_back(parameters_[static_cast<size_t>(tensor)]);
   primals.insert(primals.end(), inputs.begin(), inputs.end());
@@ -148,7 +151,7 @@ LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep ke
   return result;
 }
 
-LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array d) const {
+LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array d, bool to_input) const {
   const mx::array x = kept.input;
   const int tokens = x.shape(1);
   Gradients gradients;
@@ -190,12 +193,14 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
   }
   past.pop_back();
   // From attention's input back to the layer's.
-  Assemblies input(std::move(past));
+  if (!to_input) past.clear();
+  std::optional<Assemblies> input;
+  if (to_input) input.emplace(std::move(past));
   const auto back_to_input = [&](int begin, int end) {
     const Arrays heads =
         vjp(layer, Stage::rotation, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients, begin);
     const Arrays in = vjp(layer, Stage::heads, {part(x, 1, begin, end)}, heads, gradients);
-    input.put(begin, end, {part(input.values().front(), 1, begin, end) + in[0]});
+    if (input) input->put(begin, end, {part(input->values().front(), 1, begin, end) + in[0]});
   };
   for (const auto& [begin, end] : blocks) {
     back_to_input(begin, end);
@@ -203,9 +208,11 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
       kept.heads.clear();
       cotangents.clear();
     }
-    pacer_.queue(joined(input.values(), gradients.values()));
+    pacer_.queue(joined(input ? input->values() : Arrays(), gradients.values()));
   }
-  return {input.take().front(), gradients.take()};
+  Backward result{std::nullopt, gradients.take()};
+  if (input) result.input = input->take().front();
+  return result;
 }
 
 }  // namespace trunkline

@@ -11,6 +11,7 @@
 #include "model/attention.h"
 #include "model/decoder.h"
 #include "model/parts.h"
+#include "train/trained.h"
 
 namespace trunkline {
 
@@ -34,9 +35,9 @@ struct LayerBlocks {
 
 class LayerPass {
  public:
-  LayerPass(const Decoder& decoder, const Parameters& parameters, const AttentionMask& mask, LayerBlocks blocks,
-            Pacer& pacer)
-      : decoder_(decoder), parameters_(parameters), mask_(mask), blocks_(blocks), pacer_(pacer) {}
+  LayerPass(const Decoder& decoder, const Parameters& parameters, const Trained& trained, const AttentionMask& mask,
+            LayerBlocks blocks, Pacer& pacer)
+      : decoder_(decoder), parameters_(parameters), trained_(trained), mask_(mask), blocks_(blocks), pacer_(pacer) {}
 
   struct Forward {
     mx::array output;  // [B, L, C]
@@ -45,11 +46,11 @@ class LayerPass {
   Forward forward(int64_t layer, const mx::array& x, Keep keep) const;
 
   struct Backward {
-    mx::array input;                   // the gradient of the layer's input
-    std::map<int, mx::array> tensors;  // those of its tensors, by their position in Parameters: f32
+    std::optional<mx::array> input;    // the gradient of the layer's input, where it is asked for
+    std::map<int, mx::array> tensors;  // those of its trained tensors, by their position in Parameters: f32
   };
   // `d`: the gradient of the layer's output.
-  Backward backward(int64_t layer, KeptLayer kept, mx::array d) const;
+  Backward backward(int64_t layer, KeptLayer kept, mx::array d, bool to_input = true) const;
 
  private:
   class Gradients;
@@ -60,6 +61,7 @@ class LayerPass {
 
   const Decoder& decoder_;
   const Parameters& parameters_;
+  const Trained& trained_;
   const AttentionMask& mask_;
   LayerBlocks blocks_;
   Pacer& pacer_;

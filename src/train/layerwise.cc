@@ -30,10 +30,14 @@ double sum_of(Arrays& scalars) {
   return sum;
 }
 
-// A tensor's rows from `begin` to `end`, as pieces of `step` rows.
-void cut(std::vector<Piece>& pieces, int tensor, int64_t rows, int64_t step) {
-  for (const auto& [begin, end] : parts_of(narrow(rows), narrow(step))) {
-    pieces.push_back({{static_cast<size_t>(tensor), begin, end - begin}});
+// A tensor in pieces of `step` rows.
+void cut(std::vector<Piece>& pieces, const Decoder& decoder, int tensor, int64_t step) {
+  const TensorShape& shape = decoder.layout()[static_cast<size_t>(tensor)];
+  const int rows = narrow(shape.dims.front());
+  for (const auto& [begin, end] : parts_of(rows, narrow(step))) {
+    const bool whole = begin == 0 && end == rows;
+    pieces.push_back({.name = whole ? shape.name : fmt::format("{}[{}:{}]", shape.name, begin, end),
+                      .rows = {{static_cast<size_t>(tensor), begin, end - begin}}});
   }
 }
 
@@ -42,40 +46,32 @@ constexpr Stage kStages[] = {Stage::heads, Stage::rotation, Stage::attention_out
 
 }  // namespace
 
-std::vector<Piece> pieces_of(const Decoder& decoder, int64_t vocab_rows) {
+std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int64_t vocab_rows) {
   std::vector<Piece> pieces;
-  const int64_t vocab = decoder.shape().vocab;
-  if (!decoder.shape().tied) cut(pieces, decoder.head_index(), vocab, vocab_rows);
-  const auto whole = [&](int tensor) {
-    return TensorRows{static_cast<size_t>(tensor), 0, decoder.layout()[static_cast<size_t>(tensor)].dims.front()};
-  };
-  pieces.push_back({whole(decoder.norm_index())});
-  for (int64_t layer = decoder.shape().layers - 1; layer >= 0; --layer) {
-    Piece& piece = pieces.emplace_back();
-    for (const Stage stage : kStages) {
-      for (const int tensor : decoder.stage_tensors(layer, stage)) piece.push_back(whole(tensor));
-    }
-    std::ranges::sort(piece, {}, &TensorRows::tensor);
+  const auto is_trained = [&](int tensor) { return trained[static_cast<size_t>(tensor)]; };
+  if (!decoder.shape().tied && is_trained(decoder.head_index())) {
+    cut(pieces, decoder, decoder.head_index(), vocab_rows);
   }
-  cut(pieces, decoder.embedding_index(), vocab, vocab_rows);
+  if (is_trained(decoder.norm_index())) cut(pieces, decoder, decoder.norm_index(), decoder.shape().hidden);
+  for (int64_t layer = decoder.shape().layers - 1; layer >= 0; --layer) {
+    Piece piece{.name = fmt::format("layer {}", layer), .rows = {}, .layer = layer};
+    for (const Stage stage : kStages) {
+      for (const int tensor : decoder.stage_tensors(layer, stage)) {
+        const auto place = static_cast<size_t>(tensor);
+        if (trained[place]) piece.rows.push_back({place, 0, decoder.layout()[place].dims.front()});
+      }
+    }
+    std::ranges::sort(piece.rows, {}, &TensorRows::tensor);
+    if (!piece.rows.empty()) pieces.push_back(std::move(piece));
+  }
+  if (is_trained(decoder.embedding_index())) cut(pieces, decoder, decoder.embedding_index(), vocab_rows);
   return pieces;
 }
 
-std::string name_of(const Decoder& decoder, const Piece& piece) {
-  const TensorRows& first = piece.front();
-  const TensorShape& shape = decoder.layout()[first.tensor];
-  if (piece.size() > 1) {
-    const size_t begin = shape.name.find("layers.") + 7;
-    return "layer " + shape.name.substr(begin, shape.name.find('.', begin) - begin);
-  }
-  if (first.rows == shape.dims.front()) return shape.name;
-  return fmt::format("{}[{}:{}]", shape.name, first.row, first.row + first.rows);
-}
-
-void hand_over_zeros(const Decoder& decoder, int64_t vocab_rows, const HandOver& hand_over) {
-  for (const Piece& piece : pieces_of(decoder, vocab_rows)) {
+void hand_over_zeros(const Decoder& decoder, const Trained& trained, int64_t vocab_rows, const HandOver& hand_over) {
+  for (const Piece& piece : pieces_of(decoder, trained, vocab_rows)) {
     Arrays zeros;
-    for (const TensorRows& rows : piece) {
+    for (const TensorRows& rows : piece.rows) {
       const std::vector<int64_t>& dims = decoder.layout()[rows.tensor].dims;
       mx::Shape shape(dims.begin(), dims.end());
       shape.front() = static_cast<int>(rows.rows);
@@ -86,18 +82,25 @@ void hand_over_zeros(const Decoder& decoder, int64_t vocab_rows, const HandOver&
   }
 }
 
-LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameters, const Batch& batch,
+LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameters, Trained trained, const Batch& batch,
                              const StepBlocks& blocks, std::function<void()> after_block)
     : decoder_(decoder),
       parameters_(parameters),
+      trained_(std::move(trained)),
       batch_(batch),
       blocks_(blocks),
+      lowest_(decoder.shape().layers),
       pacer_(std::move(after_block)),
       ids_(values_of(batch.ids)),
-      targets_(values_of(batch.targets)) {}
+      targets_(values_of(batch.targets)) {
+  for (const Piece& piece : pieces_of(decoder, trained_, blocks.vocab_rows)) {
+    if (piece.layer >= 0) lowest_ = piece.layer;
+  }
+  if (is_trained(decoder.embedding_index())) lowest_ = 0;
+}
 
 LayerPass LayerwisePass::layer_pass() {
-  return {decoder_, parameters_, mask_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, pacer_};
+  return {decoder_, parameters_, trained_, mask_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, pacer_};
 }
 
 Keep LayerwisePass::keep_of(int64_t layer) const {
@@ -112,9 +115,10 @@ void LayerwisePass::run_layers(bool keep) {
   x.eval();
   const LayerPass pass = layer_pass();
   for (int64_t layer = 0; layer < decoder_.shape().layers; ++layer) {
-    LayerPass::Forward result = pass.forward(layer, x, keep ? keep_of(layer) : Keep::input);
+    const bool keeps = keep && layer >= lowest_;
+    LayerPass::Forward result = pass.forward(layer, x, keeps ? keep_of(layer) : Keep::input);
     x = std::move(result.output);
-    if (keep) kept_.push_back(std::move(result.kept));
+    if (keeps) kept_.push_back(std::move(result.kept));
   }
   states_ = mx::take(mx::reshape(x, {-1, x.shape(-1)}), batch_.positions, 0);
   states_->eval();
@@ -124,7 +128,8 @@ double LayerwisePass::forward() {
   run_layers(true);
   const mx::array& head = decoder_.head(parameters_);
   const int targets = states_->shape(0);
-  const bool whole = blocks_.vocab_rows >= decoder_.shape().vocab;
+  const bool to_head = is_trained(decoder_.head_index()), to_norm = is_trained(decoder_.norm_index());
+  const bool whole = to_head && blocks_.vocab_rows >= decoder_.shape().vocab;
   Assembly gradient(states_->shape(), states_->dtype(), 0), log_sums({targets, 1}, mx::float32, 0),
       all_normed(states_->shape(), states_->dtype(), 0);
   Accumulation norm_gradient(parameters_[static_cast<size_t>(decoder_.norm_index())].shape());
@@ -141,9 +146,11 @@ double LayerwisePass::forward() {
     const mx::array& weight = parameters_[static_cast<size_t>(decoder_.norm_index())];
     const Arrays owed = mx::vjp(norm, {x, weight}, {block.x_gradient}).second;
     gradient.put(begin, end, owed[0]);
-    norm_gradient.add(owed[1]);
-    log_sums.put(begin, end, block.log_sums);
-    all_normed.put(begin, end, normed);
+    if (to_norm) norm_gradient.add(owed[1]);
+    if (to_head) {
+      log_sums.put(begin, end, block.log_sums);
+      all_normed.put(begin, end, normed);
+    }
     losses.push_back(block.loss);
     if (!whole) return;
     const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
@@ -153,15 +160,19 @@ double LayerwisePass::forward() {
   };
   for (const auto& [begin, end] : parts_of(targets, narrow(blocks_.logits))) {
     to_loss_and_back(begin, end);
-    Arrays made = {losses.back(), gradient.value(), log_sums.value(), all_normed.value(), norm_gradient.value()};
+    Arrays made = {losses.back(), gradient.value()};
+    if (to_norm) made.push_back(norm_gradient.value());
+    if (to_head) made.insert(made.end(), {log_sums.value(), all_normed.value()});
     if (whole) made.push_back(*whole_head_gradient_);
     pacer_.queue(std::move(made));
   }
   states_gradient_ = gradient.take();
-  log_sums_ = log_sums.take();
-  normed_ = all_normed.take();
   states_.reset();
-  norm_gradient_ = norm_gradient.take();
+  if (to_norm) norm_gradient_ = norm_gradient.take();
+  if (to_head) {
+    log_sums_ = log_sums.take();
+    normed_ = all_normed.take();
+  }
   return sum_of(losses);
 }
 
@@ -221,36 +232,51 @@ mx::array LayerwisePass::add_embedding_gradient(mx::array gradient, const mx::ar
   return mx::scatter_add(std::exchange(gradient, mx::array(0.0f)), indices(which), mx::expand_dims(owed, 1), 0);
 }
 
+// The gradient of the last layer's output [B, L, C], which owes nothing where no target is predicted.
+mx::array LayerwisePass::last_output_gradient() {
+  const mx::array owed = *std::exchange(states_gradient_, std::nullopt);
+  const int rows = batch_.ids.shape(0), tokens = batch_.ids.shape(1), width = owed.shape(1);
+  const mx::array zeros = mx::zeros({rows * tokens, width}, owed.dtype());
+  mx::array all = mx::scatter_add(zeros, batch_.positions, mx::expand_dims(owed, 1), 0);
+  all = mx::reshape(all, {rows, tokens, width});
+  all.eval();
+  return all;
+}
+
 void LayerwisePass::backward(const HandOver& hand_over) {
-  const mx::Shape shape = kept_.front().input.shape();
-  // The last layer's output owes nothing where no target is predicted.
-  mx::array d = mx::scatter_add(mx::zeros({shape[0] * shape[1], shape[2]}, normed_->dtype()), batch_.positions,
-                                mx::expand_dims(*std::exchange(states_gradient_, std::nullopt), 1), 0);
-  d = mx::reshape(d, shape);
-  d.eval();
+  mx::array d = last_output_gradient();
   const LayerPass pass = layer_pass();
-  int64_t layer = decoder_.shape().layers;
-  const bool tied = decoder_.shape().tied;
-  for (const Piece& piece : pieces_of(decoder_, blocks_.vocab_rows)) {
-    const TensorRows& first = piece.front();
+  const bool to_embedding = is_trained(decoder_.embedding_index());
+  int64_t layer = decoder_.shape().layers;  // d is owed by the input of it
+  const auto next_layer = [&] {
+    --layer;
+    LayerPass::Backward result = pass.backward(layer, std::move(kept_.back()), std::exchange(d, mx::array(0.0f)),
+                                               to_embedding || layer > lowest_);
+    kept_.pop_back();
+    if (result.input) d = *std::exchange(result.input, std::nullopt);
+    Arrays gradients;
+    for (auto& [index, gradient] : result.tensors) gradients.push_back(std::exchange(gradient, mx::array(0.0f)));
+    return gradients;
+  };
+  for (const Piece& piece : pieces_of(decoder_, trained_, blocks_.vocab_rows)) {
+    const TensorRows& first = piece.rows.front();
     const auto tensor = static_cast<int>(first.tensor);
     Arrays gradients;
-    if (tensor == decoder_.embedding_index()) {
-      mx::array gradient =
-          tied ? head_gradient(first.row, first.rows) : mx::zeros({narrow(first.rows), shape[2]}, mx::float32);
-      d = mx::reshape(d, {-1, shape[2]});
+    if (piece.layer >= 0) {
+      while (layer > piece.layer) gradients = next_layer();  // those between have nothing trained
+    } else if (tensor == decoder_.embedding_index()) {
+      while (layer > 0) next_layer();
+      mx::array gradient = decoder_.shape().tied ? head_gradient(first.row, first.rows)
+                                                 : mx::zeros({narrow(first.rows), d.shape(-1)}, mx::float32);
+      d = mx::reshape(d, {-1, d.shape(-1)});
       gradients = {add_embedding_gradient(std::exchange(gradient, mx::array(0.0f)), d, first.row)};
     } else if (tensor == decoder_.head_index()) {
       gradients = {head_gradient(first.row, first.rows)};
-    } else if (tensor == decoder_.norm_index()) {
-      if (!tied) normed_.reset();
-      gradients = {*std::exchange(norm_gradient_, std::nullopt)};
     } else {
-      --layer;
-      LayerPass::Backward result = pass.backward(layer, std::move(kept_.back()), std::exchange(d, mx::array(0.0f)));
-      kept_.pop_back();
-      d = std::move(result.input);
-      for (auto& [index, gradient] : result.tensors) gradients.push_back(std::exchange(gradient, mx::array(0.0f)));
+      gradients = {*std::exchange(norm_gradient_, std::nullopt)};
+    }
+    if (!decoder_.shape().tied && tensor == decoder_.head_index() && first.row + first.rows == decoder_.shape().vocab) {
+      normed_.reset();
     }
     mx::eval(gradients);
     hand_over(piece, std::move(gradients));

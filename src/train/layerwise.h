@@ -15,6 +15,7 @@
 #include "plan/step_blocks.h"
 #include "train/layer_pass.h"
 #include "train/loss.h"
+#include "train/trained.h"
 
 namespace trunkline {
 
@@ -25,27 +26,30 @@ struct TensorRows {
   bool operator==(const TensorRows&) const = default;
 };
 // What is handed over at once.
-using Piece = std::vector<TensorRows>;
+struct Piece {
+  std::string name;              // "layer 3", or a tensor's name, with rows where it is not all of them
+  std::vector<TensorRows> rows;  // of trained tensors
+  int64_t layer = -1;            // whose tensors they are; -1 for the others
+  bool operator==(const Piece&) const = default;
+};
 
 // The pieces of a backward pass, in order: the head from its first row on (unless tied), the final norm, the layers
-// from last to first, the embedding. Head and embedding are cut after each `vocab_rows`.
-std::vector<Piece> pieces_of(const Decoder& decoder, int64_t vocab_rows);
+// from last to first, the embedding. Head and embedding are cut after each `vocab_rows`. Those without anything trained
+// are left out.
+std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int64_t vocab_rows);
 
-// "layer 3", or a tensor's name, with rows where it is not all of them.
-std::string name_of(const Decoder& decoder, const Piece& piece);
-
-// Takes a piece and its gradients (f32, evaluated, parallel to it).
+// Takes a piece and its gradients (f32, evaluated, parallel to its rows).
 using HandOver = std::function<void(const Piece&, std::vector<mx::array>)>;
 
 // Gradients of zero for every piece: what a rank without rows has to give.
-void hand_over_zeros(const Decoder& decoder, int64_t vocab_rows, const HandOver& hand_over);
+void hand_over_zeros(const Decoder& decoder, const Trained& trained, int64_t vocab_rows, const HandOver& hand_over);
 
 class LayerwisePass {
  public:
   // What is referred to must live as long; while backward runs, hand_over may change the tensors of pieces that it has
   // been given. `after_block` is called often: this thread gets on.
-  LayerwisePass(const Decoder& decoder, const Parameters& parameters, const Batch& batch, const StepBlocks& blocks,
-                std::function<void()> after_block = {});
+  LayerwisePass(const Decoder& decoder, const Parameters& parameters, Trained trained, const Batch& batch,
+                const StepBlocks& blocks, std::function<void()> after_block = {});
 
   // The loss summed over the batch's targets.
   double forward();
@@ -57,21 +61,25 @@ class LayerwisePass {
 
  private:
   LayerPass layer_pass();
+  bool is_trained(int tensor) const { return trained_[static_cast<size_t>(tensor)]; }
   Keep keep_of(int64_t layer) const;
   void run_layers(bool keep);
+  mx::array last_output_gradient();
   mx::array head_gradient(int64_t row, int64_t rows);
   mx::array add_embedding_gradient(mx::array gradient, const mx::array& d, int64_t row) const;
 
   const Decoder& decoder_;
   const Parameters& parameters_;
+  const Trained trained_;
   const Batch& batch_;
   StepBlocks blocks_;
+  int64_t lowest_;  // layer that a gradient passes
   Pacer pacer_;
   std::vector<int32_t> ids_, targets_;
   AttentionMask mask_;
   std::vector<KeptLayer> kept_;
-  // Where targets are predicted: the last layer's output [T, C] (during forward), its gradient, the final norm of it
-  // (the norm's own weight may be updated before the head's gradient is made), and log(sum(exp(logits))) [T, 1].
+  // Where targets are predicted: the last layer's output [T, C] (during forward), its gradient, and for the head's own
+  // gradient the final norm of it (the norm's weight may be updated before) and log(sum(exp(logits))) [T, 1].
   std::optional<mx::array> states_, states_gradient_, normed_, log_sums_;
   std::optional<mx::array> norm_gradient_, whole_head_gradient_;
 };

@@ -1,7 +1,6 @@
 #include "train/loss.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "train/cross_entropy.h"
@@ -43,13 +42,13 @@ mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, cons
   return summed_cross_entropy_value(target_states(decoder, parameters, batch), decoder.head(parameters), batch.targets);
 }
 
-LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Batch& batch) {
-  std::vector<int> all(parameters.size());
-  std::iota(all.begin(), all.end(), 0);
+LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Trained& trained,
+                                    const Batch& batch) {
+  const std::vector<int> wanted(trained.tensors().begin(), trained.tensors().end());
   const auto loss = [&](const std::vector<mx::array>& in) {
     return summed_cross_entropy(target_states(decoder, in, batch), decoder.head(in), batch.targets);
   };
-  auto [value, gradients] = mx::value_and_grad(loss, all)(parameters);
+  auto [value, gradients] = mx::value_and_grad(loss, wanted)(parameters);
   return {std::move(value), std::move(gradients)};
 }
 

@@ -9,6 +9,7 @@
 
 #include "model/decoder.h"
 #include "train/dataset.h"
+#include "train/trained.h"
 
 namespace trunkline {
 
@@ -26,12 +27,13 @@ Batch make_batch(std::span<const RowView> rows);
 mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, const Batch& batch);
 
 struct LossAndGradients {
-  mx::array loss;        // summed over the targets, f32 scalar
-  Parameters gradients;  // of that sum, parallel to the parameters and in their dtypes
+  mx::array loss;                    // summed over the targets, f32 scalar
+  std::vector<mx::array> gradients;  // of that sum, parallel to the trained tensors and in their dtypes
 };
 
 // Lazy: evaluating `loss` runs the forward pass and the head's part of the backward pass; the layers' part runs once
 // the gradients are evaluated, so the loss can be looked at before that is paid for.
-LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Batch& batch);
+LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Trained& trained,
+                                    const Batch& batch);
 
 }  // namespace trunkline

@@ -28,16 +28,16 @@ void replace_rows(mx::array& array, int begin, const mx::array& rows) {
 
 }  // namespace
 
-Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout, bool in_place)
-    : options_(options), in_place_(in_place), layout_(std::move(layout)) {
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout, Trained trained, bool in_place)
+    : options_(options), in_place_(in_place), layout_(std::move(layout)), trained_(std::move(trained)) {
   if (options_.kind == OptimizerOptions::Kind::adamw) {
     slots_ = {"m", "v"};
   } else if (options_.momentum != 0.0) {
     slots_ = {"v"};
   }
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    auto& arrays = state_.emplace_back();
-    for (const TensorShape& shape : layout_) arrays.push_back(mx::zeros(dims_of(shape), mx::float32));
+    auto& arrays = state_.emplace_back(layout_.size(), mx::array(0.0f));
+    for (const size_t i : trained_.tensors()) arrays[i] = mx::zeros(dims_of(layout_[i]), mx::float32);
   }
 }
 
@@ -130,7 +130,7 @@ void Optimizer::update_in_mlx(size_t index, mx::array& parameter, const mx::arra
 std::vector<std::pair<std::string, mx::array>> Optimizer::state() const {
   std::vector<std::pair<std::string, mx::array>> arrays;
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    for (size_t i = 0; i < layout_.size(); ++i) {
+    for (const size_t i : trained_.tensors()) {
       arrays.emplace_back(layout_[i].name + "." + slots_[slot], state_[slot][i]);
     }
   }
@@ -140,7 +140,7 @@ std::vector<std::pair<std::string, mx::array>> Optimizer::state() const {
 void Optimizer::restore(const std::vector<std::pair<std::string, mx::array>>& state, int64_t steps) {
   std::map<std::string, mx::array> by_name(state.begin(), state.end());
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    for (size_t i = 0; i < layout_.size(); ++i) {
+    for (const size_t i : trained_.tensors()) {
       const std::string name = layout_[i].name + "." + slots_[slot];
       const auto found = by_name.find(name);
       if (found == by_name.end()) fail(ErrorKind::input, "optimizer state: {} is missing", name);

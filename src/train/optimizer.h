@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/checkpoint.h"
+#include "train/trained.h"
 
 namespace trunkline {
 
@@ -25,8 +26,9 @@ struct OptimizerOptions {
 
 class Optimizer {
  public:
-  // The state begins as zeros. `layout` is parallel to the parameters; its names name the state's arrays.
-  Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout,
+  // The state begins as zeros, of trained tensors alone. `layout` is parallel to the parameters; its names name the
+  // state's arrays.
+  Optimizer(const OptimizerOptions& options, std::vector<TensorShape> layout, Trained trained,
             bool in_place = mx::default_device() == mx::Device::cpu);
 
   // Begins the next step; its number (from 1) enters Adam's bias correction.
@@ -56,8 +58,9 @@ class Optimizer {
   OptimizerOptions options_;
   bool in_place_;
   std::vector<TensorShape> layout_;
+  Trained trained_;
   std::vector<std::string> slots_;             // sgd with momentum: v; adamw: m, v
-  std::vector<std::vector<mx::array>> state_;  // [slot][parameter]
+  std::vector<std::vector<mx::array>> state_;  // [slot][parameter]; nothing where it is not trained
   int64_t steps_ = 0;
   double rate_ = 0.0;
 };

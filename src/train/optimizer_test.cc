@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(InPlaceOrNot, OptimizerUpdate, ::testing::Bool());
 
 TEST_P(OptimizerUpdate, SgdWithMomentumAndDecayFollowsTheTextbook) {
   Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.01, .momentum = 0.9}, {{"w", {1}}},
-                      GetParam());
+                      Trained::all(1), GetParam());
   mx::array w = vector_of({2.0f});
   double expected = 2.0, velocity = 0.0;
   for (int step = 0; step < 3; ++step) {
@@ -35,7 +35,8 @@ TEST_P(OptimizerUpdate, SgdWithMomentumAndDecayFollowsTheTextbook) {
 }
 
 TEST_P(OptimizerUpdate, PlainSgdFollowsTheTextbook) {
-  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.5}, {{"w", {1}}}, GetParam());
+  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.5}, {{"w", {1}}}, Trained::all(1),
+                      GetParam());
   mx::array w = vector_of({2.0f});
   optimizer.begin_step(0.1);
   optimizer.update(0, w, vector_of({3.0f}), 2.0f);
@@ -43,7 +44,7 @@ TEST_P(OptimizerUpdate, PlainSgdFollowsTheTextbook) {
 }
 
 TEST_P(OptimizerUpdate, AdamWFollowsTheTextbook) {
-  Optimizer optimizer({.weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95}, {{"w", {1}}}, GetParam());
+  Optimizer optimizer({.weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95}, {{"w", {1}}}, Trained::all(1), GetParam());
   mx::array w = vector_of({2.0f});
   double expected = 2.0, m = 0.0, v = 0.0;
   for (int step = 1; step <= 3; ++step) {
@@ -66,11 +67,11 @@ TEST(Optimizer, GoesOnFromItsStateToTheSameBits) {
     for (size_t i = 0; i < parameters.size(); ++i) optimizer.update(i, parameters[i], mx::sin(parameters[i]));
   };
   Parameters whole = {vector_of({1, 2, 3}), vector_of({4, 5})};
-  Optimizer first(options, layout);
+  Optimizer first(options, layout, Trained::all(2));
   step(first, whole);
   step(first, whole);
   Parameters resumed = whole;
-  Optimizer second(options, layout);
+  Optimizer second(options, layout, Trained::all(2));
   second.restore(first.state(), first.steps());
   step(first, whole);
   step(second, resumed);
@@ -92,7 +93,7 @@ TEST(Optimizer, UpdatesRowsByThemselves) {
       const mx::array start = mx::random::normal({5, 3}, mx::float32, mx::random::key(1));
       const mx::array gradient = mx::random::normal({5, 3}, mx::float32, mx::random::key(2));
       mx::eval(start, gradient);
-      Optimizer whole(options, layout, in_place), cut(options, layout, in_place);
+      Optimizer whole(options, layout, Trained::all(1), in_place), cut(options, layout, Trained::all(1), in_place);
       mx::array a = start, b = start;
       for (int step = 0; step < 3; ++step) {
         whole.begin_step(0.1);
@@ -113,7 +114,7 @@ TEST(Optimizer, UpdatesRowsByThemselves) {
 
 // A tensor that someone else still holds is copied, not written to.
 TEST(Optimizer, LeavesSharedTensorsAlone) {
-  Optimizer optimizer({}, {{"w", {2}}}, true);
+  Optimizer optimizer({}, {{"w", {2}}}, Trained::all(1), true);
   mx::array w = vector_of({1, 2});
   const mx::array before = w;
   const auto state = optimizer.state();
@@ -125,7 +126,7 @@ TEST(Optimizer, LeavesSharedTensorsAlone) {
 }
 
 TEST(Optimizer, SmallUpdatesAreNotRoundedAway) {
-  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0}, {{"w", {1}}});
+  Optimizer optimizer({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0}, {{"w", {1}}}, Trained::all(1));
   mx::array w = vector_of({1.0f});
   for (int step = 0; step < 2000; ++step) {
     optimizer.begin_step(1e-5);

@@ -29,7 +29,7 @@ Batch batch_of(const Dataset& rows, const MicroBatch& indices) {
 
 struct Sums {
   double loss = 0.0;
-  Parameters gradients;
+  std::vector<mx::array> gradients;  // parallel to the trained tensors
 };
 
 // This rank's sums over its micro-batches, each as one graph. A loss that is not finite ends them: no backward pass is
@@ -38,7 +38,7 @@ Sums compute_whole(const StepContext& context, std::span<const MicroBatch> mine)
   Sums sums;
   for (const MicroBatch& micro_batch : mine) {
     auto [loss, gradients] =
-        loss_and_gradients(context.decoder, context.parameters, batch_of(context.rows, micro_batch));
+        loss_and_gradients(context.decoder, context.parameters, context.trained, batch_of(context.rows, micro_batch));
     sums.loss += loss.item<float>();
     if (!std::isfinite(sums.loss)) return sums;
     if (sums.gradients.empty()) {
@@ -51,8 +51,8 @@ Sums compute_whole(const StepContext& context, std::span<const MicroBatch> mine)
     gradients.clear();
     mx::eval(sums.gradients);
   }
-  for (size_t i = 0; sums.gradients.size() < context.parameters.size(); ++i) {
-    sums.gradients.push_back(mx::zeros_like(context.parameters[i]));
+  if (sums.gradients.empty()) {
+    for (const size_t i : context.trained.tensors()) sums.gradients.push_back(mx::zeros_like(context.parameters[i]));
   }
   return sums;
 }
@@ -95,7 +95,8 @@ void whole_graph_step(StepContext& context, int64_t number, std::span<const Micr
   Update update(context.decoder, context.parameters, context.optimizer, context.timeline, number, result.targets,
                 update_options(context, learning_rate));
   for (size_t i = 0; i < sums.gradients.size(); ++i) {
-    const Piece piece = {{i, 0, sums.gradients[i].shape(0)}};
+    const size_t tensor = context.trained.tensors()[i];
+    const Piece piece{.name = context.decoder.layout()[tensor].name, .rows = {{tensor, 0, sums.gradients[i].shape(0)}}};
     update.take(piece, {std::exchange(sums.gradients[i], mx::array(0.0f))});
   }
   result.grad_norm = update.finish();
@@ -134,7 +135,7 @@ class LayerwiseStep {
     Update update(context_.decoder, context_.parameters, context_.optimizer, context_.timeline, number_,
                   result_.targets, update_options(context_, learning_rate));
     GradientExchange exchange(
-        context_.group, context_.exchange, context_.decoder, context_.timeline,
+        context_.group, context_.exchange, context_.timeline,
         [&](const Piece& piece, std::vector<mx::array> gradients) { update.take(piece, std::move(gradients)); });
     try {
       backward([&](size_t piece, const Piece& rows, std::vector<mx::array> gradients) {
@@ -159,7 +160,8 @@ class LayerwiseStep {
       batch_.emplace(batch_of(context_.rows, mine_[i]));
       result_.blocks =
           blocks_for(context_, size_of(context_, batch_->ids.shape(0), batch_->ids.shape(1), batch_->target_count));
-      pass_.emplace(context_.decoder, context_.parameters, *batch_, result_.blocks, [&] { context_.group.advance(); });
+      pass_.emplace(context_.decoder, context_.parameters, context_.trained, *batch_, result_.blocks,
+                    [&] { context_.group.advance(); });
       const auto start = Clock::now();
       loss += pass_->forward();
       context_.timeline.add(Track::forward, "forward", start);
@@ -178,7 +180,7 @@ class LayerwiseStep {
     size_t number = 0;
     auto start = Clock::now();
     const HandOver take = [&](const Piece& piece, std::vector<mx::array> gradients) {
-      context_.timeline.add(Track::backward, "backward of " + name_of(context_.decoder, piece), start);
+      context_.timeline.add(Track::backward, "backward of " + piece.name, start);
       hand_over(number++, piece, std::move(gradients));
       start = Clock::now();
     };
@@ -186,7 +188,7 @@ class LayerwiseStep {
       pass_->backward(take);
       pass_.reset();
     } else {
-      hand_over_zeros(context_.decoder, context_.blocks.vocab_rows, take);
+      hand_over_zeros(context_.decoder, context_.trained, context_.blocks.vocab_rows, take);
     }
   }
 

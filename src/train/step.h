@@ -11,6 +11,7 @@
 #include "train/gradient_exchange.h"
 #include "train/optimizer.h"
 #include "train/timeline.h"
+#include "train/trained.h"
 #include "trunkline/group.h"
 
 namespace trunkline {
@@ -33,6 +34,7 @@ struct StepContext {
   Group& group;
   const Decoder& decoder;
   Parameters& parameters;
+  const Trained& trained;
   Optimizer& optimizer;
   const Dataset& rows;
   Timeline& timeline;

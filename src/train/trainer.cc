@@ -94,7 +94,8 @@ class Trainer {
     total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
     options_.schedule = full_schedule(options_, total_);
     schedule_.emplace(options_.schedule);
-    optimizer_.emplace(options_.optimizer, checkpoint_.layout);
+    trained_ = Trained::all(checkpoint_.layout.size());
+    optimizer_.emplace(options_.optimizer, checkpoint_.layout, trained_);
     timeline_.emplace(!options_.trace.empty());
     if (leads()) store_.emplace(options_.output, checkpoint_.layout, options_.keep);
   }
@@ -200,6 +201,7 @@ class Trainer {
     return {.group = group_,
             .decoder = *decoder_,
             .parameters = parameters_,
+            .trained = trained_,
             .optimizer = *optimizer_,
             .rows = *data_.train,
             .timeline = *timeline_,
@@ -307,6 +309,7 @@ class Trainer {
   Checkpoint checkpoint_;
   std::optional<Decoder> decoder_;
   Parameters parameters_;
+  Trained trained_{{}};
   RunData data_;
   std::optional<StepRows> order_;
   std::optional<Schedule> schedule_;

@@ -23,11 +23,11 @@ Update::Update(const Decoder& decoder, Parameters& parameters, Optimizer& optimi
 }
 
 void Update::take(const Piece& piece, std::vector<mx::array> gradients) {
-  const Timeline::Span span(timeline_, Timeline::Track::update, "update of " + name_of(decoder_, piece));
+  const Timeline::Span span(timeline_, Timeline::Track::update, "update of " + piece.name);
   const std::vector<double> squares = squared_norms(gradients);
-  for (size_t i = 0; i < piece.size(); ++i) {
+  for (size_t i = 0; i < piece.rows.size(); ++i) {
     squares_ += squares[i];
-    if (!std::isfinite(squares[i])) bad_.push_back(piece[i].tensor);
+    if (!std::isfinite(squares[i])) bad_.push_back(piece.rows[i].tensor);
   }
   if (!bad_.empty()) return;
   if (options_.hold) {
@@ -38,11 +38,11 @@ void Update::take(const Piece& piece, std::vector<mx::array> gradients) {
 }
 
 void Update::apply(const Piece& piece, std::vector<mx::array>& gradients, double factor) {
-  for (size_t i = 0; i < piece.size(); ++i) {
+  for (size_t i = 0; i < piece.rows.size(); ++i) {
     // Each gradient is let go of as soon as it has been used.
     const mx::array gradient = std::exchange(gradients[i], mx::array(0.0f));
-    const size_t tensor = piece[i].tensor;
-    optimizer_.update(tensor, parameters_[tensor], gradient, static_cast<float>(factor / targets_), piece[i].row);
+    const auto& [tensor, row, rows] = piece.rows[i];
+    optimizer_.update(tensor, parameters_[tensor], gradient, static_cast<float>(factor / targets_), row);
     updated_ = true;
   }
 }

@@ -18,6 +18,7 @@ double mean_loss(Group& group, const Decoder& decoder, const Parameters& paramet
     chosen.push_back(i * rows.rows() / count);
     lengths.push_back(rows.length(chosen.back()));
   }
+  const Trained nothing(std::vector<bool>(parameters.size()));
   const auto parts = spread(chosen, lengths, group.size(), rows_per_micro_batch);
   double loss = 0.0, targets = 0.0;
   together(group, [&] {
@@ -29,7 +30,7 @@ double mean_loss(Group& group, const Decoder& decoder, const Parameters& paramet
           decoder.shape(),
           {.rows = batch.ids.shape(0), .tokens = batch.ids.shape(1), .targets = batch.target_count, .state_width = 0},
           0);
-      loss += LayerwisePass(decoder, parameters, batch, blocks, [&] { group.advance(); }).loss();
+      loss += LayerwisePass(decoder, parameters, nothing, batch, blocks, [&] { group.advance(); }).loss();
       targets += static_cast<double>(batch.target_count);
     }
   });

@@ -53,9 +53,11 @@ Batch to_batch(const GoldenCase& golden) {
           mx::array(positions.begin(), {count}, mx::int32), mx::array(targets.begin(), {count}, mx::int32), count};
 }
 
+Trained all_of(const Decoder& decoder) { return Trained::all(decoder.layout().size()); }
+
 // The mean loss and its gradient.
 LossAndGradients mean_loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Batch& batch) {
-  LossAndGradients result = loss_and_gradients(decoder, parameters, batch);
+  LossAndGradients result = loss_and_gradients(decoder, parameters, all_of(decoder), batch);
   const mx::array scale(1.0f / static_cast<float>(batch.target_count));
   result.loss = result.loss * scale;
   for (mx::array& gradient : result.gradients) gradient = gradient * scale;
@@ -106,11 +108,11 @@ PartResult check_layerwise(const GoldenCase& golden, const Decoder& decoder, con
                                         {16, 11, 64, 10, 0, 1}};
   PartResult worst = within("gradients layer by layer", -1, 1e-4);
   for (const StepBlocks& cut : cuts) {
-    LayerwisePass pass(decoder, parameters, batch, cut);
+    LayerwisePass pass(decoder, parameters, all_of(decoder), batch, cut);
     const double count = static_cast<double>(batch.target_count), loss = pass.forward() / count;
     std::vector<std::vector<mx::array>> rows(parameters.size());
     pass.backward([&](const Piece& piece, const std::vector<mx::array>& gradients) {
-      for (size_t i = 0; i < piece.size(); ++i) rows[piece[i].tensor].push_back(gradients[i]);
+      for (size_t i = 0; i < piece.rows.size(); ++i) rows[piece.rows[i].tensor].push_back(gradients[i]);
     });
     Parameters gradients;
     for (const auto& parts : rows) {
@@ -156,7 +158,7 @@ PartResult check_adamw_weights(const GoldenCase& golden, const Parameters& weigh
 
 // Trains as the run says; `weights` become what it leaves.
 PartResult check_run(const GoldenRun& run, const Decoder& decoder, const Batch& batch, Parameters& weights) {
-  Optimizer optimizer(run.optimizer, decoder.layout());
+  Optimizer optimizer(run.optimizer, decoder.layout(), all_of(decoder));
   double worst = 0;
   int where = 0;
   for (int step = 0; step <= run.steps; ++step) {
