@@ -64,6 +64,12 @@ struct Profile {
   double idle = 0;      // waiting
 };
 
+// When one lane worked on one call.
+struct LaneSpan {
+  int lane = 0;
+  std::chrono::steady_clock::time_point start, end;
+};
+
 // A call that goes on while its caller does something else. Its buffers stay the caller's, untouched until it is done.
 // Letting go of it does not end it: should it fail, the job has ended all the same.
 class Work {
@@ -140,6 +146,8 @@ class Group {
   virtual std::vector<CableTraffic> cables() const { return {}; }
   // Since the last call; all zero before the first, which turns it on.
   virtual Profile profile() { return {}; }
+  // Of the calls since the last call of this; none before the first, which turns it on. While no call is under way.
+  virtual std::vector<LaneSpan> lane_spans() { return {}; }
 };
 
 }  // namespace trunkline

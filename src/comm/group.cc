@@ -139,6 +139,7 @@ class JobGroup final : public Group {
   }
 
   Profile profile() override { return job_->lanes().profile(); }
+  std::vector<LaneSpan> lane_spans() override { return job_->lanes().spans(); }
 
  private:
   const Team& team() const { return collectives_.team(); }

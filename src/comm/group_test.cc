@@ -231,5 +231,32 @@ TEST(Figures, TheProfileAddsUpToTheTimeInCollectives) {
   EXPECT_THAT(errors, ::testing::Each(::testing::Field(&Thrown::text, "")));
 }
 
+TEST(Figures, LanesTellWhenTheyWorked) {
+  const auto errors = run_threads(
+      2,
+      [](Group& group) {
+        std::vector<float> data(1'000'000, 1.0f);
+        EXPECT_TRUE(group.lane_spans().empty());
+        const auto start = Clock::now();
+        group.all_sum(data.data(), data.data(), data.size(), Dtype::f32);
+        group.barrier();  // of one lane
+        const auto end = Clock::now();
+        std::vector<int> calls(3);
+        for (const LaneSpan& span : group.lane_spans()) {
+          ++calls.at(static_cast<size_t>(span.lane));
+          EXPECT_LE(start, span.start);
+          EXPECT_LT(span.start, span.end);
+          EXPECT_LE(span.end, end);
+        }
+        EXPECT_THAT(calls, ::testing::ElementsAre(2, 1, 1));
+        EXPECT_TRUE(group.lane_spans().empty());
+      },
+      [](Config& config) {
+        config.lanes = 3;
+        config.trunking_from = 1 << 20;
+      });
+  EXPECT_THAT(errors, ::testing::Each(::testing::Field(&Thrown::text, "")));
+}
+
 }  // namespace
 }  // namespace trunkline::testing

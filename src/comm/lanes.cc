@@ -13,7 +13,8 @@ Lanes::Lanes(std::vector<std::unique_ptr<Channel>> channels, Watch& watch, Worke
     : channels_(std::move(channels)),
       watch_(watch),
       pool_(workers != Workers::per_call),
-      spin_(spin_for(watch.members(), watch.rank(), channels_.size())) {
+      spin_(spin_for(watch.members(), watch.rank(), channels_.size())),
+      spans_(channels_.size()) {
   for (size_t lane = 1; lane < channels_.size(); ++lane) {
     workers_.push_back(std::make_unique<Worker>());
     Worker& worker = *workers_.back();
@@ -132,14 +133,26 @@ Profile Lanes::profile() {
   return profile;
 }
 
+std::vector<LaneSpan> Lanes::spans() {
+  keeps_spans_ = true;
+  std::vector<LaneSpan> all;
+  for (auto& of_lane : spans_) {
+    all.insert(all.end(), of_lane.begin(), of_lane.end());
+    of_lane.clear();
+  }
+  return all;
+}
+
 // The other lanes, on all ranks, learn of an error through the watch, and stop.
 void Lanes::run_one(const Task& task, size_t lane) noexcept {
   const auto span = channels_[lane]->stopwatch().in(Activity::protocol);
+  const auto start_time = keeps_spans_ ? Clock::now() : Clock::time_point{};
   try {
     task(*channels_[lane], lane);
   } catch (const std::exception& error) {
     watch_.fail_job(error);
   }
+  if (keeps_spans_) spans_[lane].push_back({static_cast<int>(lane), start_time, Clock::now()});
 }
 
 }  // namespace trunkline

@@ -34,6 +34,8 @@ class Lanes {
 
   // Where the time of all run() went since the last call; see Group::profile().
   Profile profile();
+  // When each lane worked since the last call; see Group::lane_spans().
+  std::vector<LaneSpan> spans();
 
  private:
   struct Worker {
@@ -59,6 +61,8 @@ class Lanes {
   std::atomic<uint64_t> busy_ns_{0};          // in run(), once the stopwatches are on
   std::array<uint64_t, kActivities> told_{};  // by profile(), of all lanes
   uint64_t told_busy_ns_ = 0;
+  bool keeps_spans_ = false;
+  std::vector<std::vector<LaneSpan>> spans_;      // by lane, each its own thread's during a run()
   std::vector<std::unique_ptr<Worker>> workers_;  // of lanes 1, 2, ...
 };
 

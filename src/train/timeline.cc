@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/file.h"
 
@@ -10,9 +11,14 @@ namespace {
 
 constexpr const char* kNames[Timeline::kTracks] = {"forward", "backward", "waiting for sums", "update",
                                                    "communication"};
-// Rows of the trace: what the computing thread does, and what the summing one does.
+// Rows of the trace: what the computing thread does, what the summing one does, and then each lane.
 constexpr int kRows[Timeline::kTracks] = {0, 0, 0, 0, 1};
-constexpr const char* kRowNames[] = {"computation", "communication"};
+constexpr int kFirstLaneRow = 2;
+
+std::string row_name(int row) {
+  if (row < kFirstLaneRow) return row == 0 ? "computation" : "communication";
+  return "lane " + std::to_string(row - kFirstLaneRow);
+}
 
 double microseconds(Clock::duration duration) { return std::chrono::duration<double, std::micro>(duration).count(); }
 
@@ -23,7 +29,12 @@ void Timeline::add(Track track, std::string name, Clock::time_point start, Clock
   const auto at = static_cast<size_t>(track);
   newest_[at] = std::chrono::duration<double>(end - start).count();
   seconds_[at] += newest_[at];
-  if (trace_) events_.push_back({track, std::move(name), start, end});
+  if (trace_) events_.push_back({kNames[at], kRows[at], std::move(name), start, end});
+}
+
+void Timeline::add_lane(int lane, std::string name, Clock::time_point start, Clock::time_point end) {
+  const std::lock_guard lock(mutex_);
+  if (trace_) events_.push_back({"lane", kFirstLaneRow + lane, std::move(name), start, end});
 }
 
 double Timeline::seconds(Track track) const {
@@ -44,21 +55,22 @@ void Timeline::reset() {
 void Timeline::write(const std::filesystem::path& path, int rank) const {
   const std::lock_guard lock(mutex_);
   auto events = nlohmann::ordered_json::array();
-  for (int row = 0; row < 2; ++row) {
+  std::set<int> rows;
+  for (const Event& event : events_) rows.insert(event.row);
+  for (const int row : rows) {
     events.push_back(
-        {{"name", "thread_name"}, {"ph", "M"}, {"pid", rank}, {"tid", row}, {"args", {{"name", kRowNames[row]}}}});
+        {{"name", "thread_name"}, {"ph", "M"}, {"pid", rank}, {"tid", row}, {"args", {{"name", row_name(row)}}}});
   }
   events.push_back(
       {{"name", "process_name"}, {"ph", "M"}, {"pid", rank}, {"args", {{"name", "rank " + std::to_string(rank)}}}});
   for (const Event& event : events_) {
-    const auto at = static_cast<size_t>(event.track);
     events.push_back({{"name", event.name},
-                      {"cat", kNames[at]},
+                      {"cat", event.category},
                       {"ph", "X"},
                       {"ts", microseconds(event.start - start_)},
                       {"dur", microseconds(event.end - event.start)},
                       {"pid", rank},
-                      {"tid", kRows[at]}});
+                      {"tid", event.row}});
   }
   write_file(path, nlohmann::ordered_json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump());
 }

@@ -26,6 +26,11 @@ class Timeline {
   // Any thread.
   void add(Track track, std::string name, Clock::time_point start, Clock::time_point end = Clock::now());
 
+  // Whether spans are kept.
+  bool traces() const { return trace_; }
+  // When a lane worked on what is called `name`, for the trace alone.
+  void add_lane(int lane, std::string name, Clock::time_point start, Clock::time_point end);
+
   // Adds what passes until it goes out of scope.
   class Span {
    public:
@@ -52,7 +57,8 @@ class Timeline {
 
  private:
   struct Event {
-    Track track;
+    std::string category;
+    int row;
     std::string name;
     Clock::time_point start, end;
   };
