@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace trunkline {
@@ -13,5 +14,8 @@ std::string describe_backend();
 // Bytes that the device lets one process use well: on a Mac the recommended working set, elsewhere all of its memory;
 // on the processor, the machine's.
 int64_t device_memory();
+
+// Bytes of the device's memory that are taken, by whoever; none where the device does not tell (all but CUDA).
+std::optional<int64_t> device_memory_taken();
 
 }  // namespace trunkline

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <mlx/device.h>
 
 namespace trunkline {
 namespace {
@@ -14,6 +15,18 @@ TEST(Backend, HasABlasThatKnowsTheProcessor) {
   EXPECT_THAT(describe_backend(), testing::MatchesRegex("mlx 0\\.32\\.4, device .+, BLAS OpenBLAS [0-9.]+ "
                                                         "\\(scipy-openblas32, core [A-Za-z0-9_]+, [0-9]+ threads\\)"));
 #endif
+}
+
+TEST(Backend, TheDeviceHasMemory) {
+  EXPECT_GT(device_memory(), int64_t{1} << 28);
+  const std::optional<int64_t> taken = device_memory_taken();
+  if (mlx::core::default_device() == mlx::core::Device::cpu) {
+    EXPECT_EQ(taken, std::nullopt);
+  }
+  if (taken) {
+    EXPECT_GT(*taken, 0);
+    EXPECT_LE(*taken, device_memory());
+  }
 }
 
 }  // namespace

@@ -2,14 +2,17 @@
 
 #include <mlx/mlx.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "base/fail.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/terminal.h"
+#include "model/backend.h"
 
 namespace trunkline {
 namespace {
@@ -70,24 +73,28 @@ void Progress::step(int64_t number, const StepResult& result, double learning_ra
                     int64_t trained_tokens) {
   if (quiet_) return;
   const auto targets = static_cast<double>(result.targets);
-  write(nlohmann::ordered_json{{"step", number},
-                               {"loss", result.loss},
-                               {"learning_rate", learning_rate},
-                               {"grad_norm", result.grad_norm},
-                               {"seconds", seconds},
-                               {"forward_s", result.forward_s},
-                               {"backward_s", result.backward_s},
-                               {"exposed_comm_s", result.exposed_s},
-                               {"update_s", result.update_s},
-                               {"comm_s", result.communication_s},
-                               {"tokens_per_s", targets / seconds},
-                               {"target_tokens", result.targets},
-                               {"tokens", result.tokens},
-                               {"trained_tokens", trained_tokens},
-                               {"process_bytes", process_memory().now},
-                               {"process_peak_bytes", process_memory().peak},
-                               {"mlx_peak_bytes", mlx::core::get_peak_memory()}}
-            .dump());
+  nlohmann::ordered_json line{{"step", number},
+                              {"loss", result.loss},
+                              {"learning_rate", learning_rate},
+                              {"grad_norm", result.grad_norm},
+                              {"seconds", seconds},
+                              {"forward_s", result.forward_s},
+                              {"backward_s", result.backward_s},
+                              {"exposed_comm_s", result.exposed_s},
+                              {"update_s", result.update_s},
+                              {"comm_s", result.communication_s},
+                              {"tokens_per_s", targets / seconds},
+                              {"target_tokens", result.targets},
+                              {"tokens", result.tokens},
+                              {"trained_tokens", trained_tokens},
+                              {"process_bytes", process_memory().now},
+                              {"process_peak_bytes", process_memory().peak},
+                              {"mlx_peak_bytes", mlx::core::get_peak_memory()}};
+  if (const std::optional<int64_t> taken = device_memory_taken()) {
+    line["device_bytes"] = *taken;
+    device_peak_ = std::max(device_peak_, *taken);
+  }
+  write(line.dump());
   seconds_ += seconds;
   ++steps_;
   forward_ += result.forward_s;
@@ -130,6 +137,12 @@ void Progress::breakdown() {
       fmt::format("a step took {:.3f} s: forward {:.3f}, backward {:.3f}, exposed communication {:.3f}, update {:.3f}, "
                   "other {:.3f}",
                   seconds_ / n, forward_ / n, backward_ / n, exposed_ / n, update_ / n, other / n));
+  const auto gib = [](auto bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); };
+  say(fmt::format("memory at most: MLX's allocator {:.2f} GiB, this process {:.2f} GiB{}",
+                  gib(mlx::core::get_peak_memory()), gib(process_memory().peak),
+                  device_peak_ > 0 ? fmt::format(", the device {:.2f} GiB (all that is on it, at the end of a step)",
+                                                 gib(device_peak_))
+                                   : ""));
 }
 
 void Progress::say(const std::string& line) {

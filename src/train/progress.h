@@ -20,7 +20,7 @@ class Progress {
   void step(int64_t number, const StepResult& result, double learning_rate, double seconds, int64_t trained_tokens);
   // `name`: "val" or "test".
   void loss(int64_t number, const char* name, double loss, double seconds);
-  // Where the time of the steps went, as a mean: forward, backward, exposed communication, update.
+  // Where the time of the steps went, as a mean: forward, backward, exposed communication, update; and the most memory.
   void breakdown();
   // A line for a person.
   void say(const std::string& line);
@@ -41,6 +41,7 @@ class Progress {
   int64_t total_, steps_per_report_;
   double seconds_ = 0.0;  // of all steps here
   int64_t steps_ = 0;
+  int64_t device_peak_ = 0;  // bytes taken at the end of a step, 0 where the device does not tell
   double forward_ = 0.0, backward_ = 0.0, exposed_ = 0.0, update_ = 0.0;
   Window window_;
   bool line_open_ = false;  // a line on the terminal that will be written over
