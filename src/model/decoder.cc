@@ -75,7 +75,7 @@ std::vector<int> Decoder::stage_tensors(int64_t index, Stage stage) const {
 }
 
 std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t index, Stage stage,
-                                      const std::vector<mx::array>& inputs, int offset) const {
+                                      const std::vector<mx::array>& inputs, const RopeTable* rope) const {
   const LayerIndex& at = layers_[static_cast<size_t>(index)];
   const auto parameter = [&](int i) -> const mx::array& { return parameters[static_cast<size_t>(i)]; };
   const mx::array& x = inputs.front();
@@ -90,7 +90,7 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
         if (norm >= 0) heads = rms_norm(heads, parameter(norm));
         return mx::transpose(heads, {0, 2, 1, 3});
       };
-      return {rope_.rotate(split(inputs[0], at.q_norm), offset), rope_.rotate(split(inputs[1], at.k_norm), offset),
+      return {rope->rotate(split(inputs[0], at.q_norm)), rope->rotate(split(inputs[1], at.k_norm)),
               split(inputs[2], -1)};
     }
     case Stage::attention_output: {
@@ -106,9 +106,10 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
   return {};
 }
 
-mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::array& x, KeyValueCache* cache) const {
-  std::vector<mx::array> heads = stage(parameters, index, Stage::rotation, stage(parameters, index, Stage::heads, {x}),
-                                       cache == nullptr ? 0 : cache->length);
+mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::array& x, const RopeTable& rope,
+                         KeyValueCache* cache) const {
+  std::vector<mx::array> heads =
+      stage(parameters, index, Stage::rotation, stage(parameters, index, Stage::heads, {x}), &rope);
   if (cache != nullptr) {
     cache->layers.resize(layers_.size());
     KeyValueCache::Entry& entry = cache->layers[static_cast<size_t>(index)];
@@ -131,7 +132,9 @@ const mx::array& Decoder::head(const Parameters& parameters) const { return para
 
 mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache) const {
   mx::array x = embed(parameters, ids);
-  for (int64_t i = 0; i < shape_.layers; ++i) x = layer(parameters, i, x, cache);
+  const int begin = cache == nullptr ? 0 : cache->length;
+  const RopeTable rope = rope_table(mx::arange(begin, begin + ids.shape(1), mx::int32), x.dtype());
+  for (int64_t i = 0; i < shape_.layers; ++i) x = layer(parameters, i, x, rope, cache);
   if (cache != nullptr) cache->length += ids.shape(1);
   return norm(parameters, x);
 }

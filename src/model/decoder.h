@@ -42,11 +42,13 @@ class Decoder {
   // ids [B, L] (int32) -> [B, L, C]
   mx::array embed(const Parameters& parameters, const mx::array& ids) const;
   // One layer, causal: x [B, L, C] -> [B, L, C]. With a cache, x are the tokens after those it holds.
-  mx::array layer(const Parameters& parameters, int64_t index, const mx::array& x,
+  mx::array layer(const Parameters& parameters, int64_t index, const mx::array& x, const RopeTable& rope,
                   KeyValueCache* cache = nullptr) const;
-  // One stage of a layer; `offset`: the position of the first of the L tokens (rotation alone).
+  // One stage of a layer; `rope` is of its tokens (rotation alone needs it).
   std::vector<mx::array> stage(const Parameters& parameters, int64_t index, Stage stage,
-                               const std::vector<mx::array>& inputs, int offset = 0) const;
+                               const std::vector<mx::array>& inputs, const RopeTable* rope = nullptr) const;
+  // Made once a forward pass: for tokens at `positions` [L] or [B, L] (int32), whose states have `dtype`.
+  RopeTable rope_table(const mx::array& positions, mx::Dtype dtype) const { return rope_.table(positions, dtype); }
   // The tensors that a stage uses, as positions in Parameters, ascending.
   std::vector<int> stage_tensors(int64_t index, Stage stage) const;
   // Positions of the embedding, the final norm and the head; the first and the last are the same when tied.

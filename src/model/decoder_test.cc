@@ -54,7 +54,8 @@ TEST(Decoder, PiecesMakeTheWhole) {
   const Decoder decoder(checkpoint.shape);
   const mx::array ids = random_ids(1, 9, 3);
   mx::array x = decoder.embed(checkpoint.tensors, ids);
-  for (int64_t i = 0; i < checkpoint.shape.layers; ++i) x = decoder.layer(checkpoint.tensors, i, x);
+  const RopeTable rope = decoder.rope_table(mx::arange(x.shape(1), mx::int32), x.dtype());
+  for (int64_t i = 0; i < checkpoint.shape.layers; ++i) x = decoder.layer(checkpoint.tensors, i, x, rope);
   x = decoder.norm(checkpoint.tensors, x);
   EXPECT_EQ(furthest(x, decoder.hidden(checkpoint.tensors, ids)), 0.0);
   EXPECT_EQ(x.shape(), (mx::Shape{1, 9, static_cast<int>(checkpoint.shape.hidden)}));

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/parts.h"
+
 namespace trunkline {
 namespace {
 
@@ -84,11 +86,18 @@ Rope::Rope(const RopeShape& shape, int head_dim)
     : frequencies_(inverse_frequencies(shape, head_dim).begin(), {head_dim / 2}),
       factor_(static_cast<float>(attention_factor(shape))) {}
 
-mx::array Rope::rotate(const mx::array& x, int offset) const {
-  const mx::array positions = mx::arange(offset, offset + x.shape(2), mx::float32);
-  const mx::array angles = mx::expand_dims(positions, 1) * frequencies_;
-  const mx::array cosine = mx::astype(mx::cos(angles) * factor_, x.dtype());
-  const mx::array sine = mx::astype(mx::sin(angles) * factor_, x.dtype());
+RopeTable Rope::table(const mx::array& positions, mx::Dtype dtype) const {
+  mx::array angles = mx::expand_dims(mx::astype(positions, mx::float32), -1) * frequencies_;
+  if (positions.ndim() == 2) angles = mx::expand_dims(angles, 1);
+  return {mx::astype(mx::cos(angles) * factor_, dtype), mx::astype(mx::sin(angles) * factor_, dtype)};
+}
+
+RopeTable RopeTable::part(int begin, int end) const {
+  const int axis = static_cast<int>(cosine.ndim()) - 2;
+  return {trunkline::part(cosine, axis, begin, end), trunkline::part(sine, axis, begin, end)};
+}
+
+mx::array RopeTable::rotate(const mx::array& x) const {
   const std::vector<mx::array> halves = mx::split(x, 2, -1);
   return mx::concatenate({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }

@@ -16,12 +16,23 @@ std::vector<float> inverse_frequencies(const RopeShape& shape, int head_dim);
 // What the rotated vectors are multiplied by: 1 but for yarn.
 double attention_factor(const RopeShape& shape);
 
+// The cosines and sines of L tokens' angles, times the attention factor: [L, D/2], or [B, 1, L, D/2] where each row has
+// positions of its own.
+struct RopeTable {
+  mx::array cosine, sine;
+
+  // Of the tokens [begin, end).
+  RopeTable part(int begin, int end) const;
+  // x [B, H, L, D]; pairs are (i, i + D/2).
+  mx::array rotate(const mx::array& x) const;
+};
+
 class Rope {
  public:
   Rope(const RopeShape& shape, int head_dim);
 
-  // x [B, H, L, D] of tokens at positions offset .. offset + L - 1; pairs are (i, i + D/2).
-  mx::array rotate(const mx::array& x, int offset) const;
+  // For tokens at `positions` [L] or [B, L] (int32). Angles are f32; `dtype` is that of what is rotated.
+  RopeTable table(const mx::array& positions, mx::Dtype dtype) const;
 
  private:
   mx::array frequencies_;  // [D/2]

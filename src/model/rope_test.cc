@@ -86,7 +86,8 @@ TEST(Rope, RotatesPairsAtFarPositions) {
     const RopeShape shape{.theta = 1e5};
     const std::vector<float> inverse = inverse_frequencies(shape, kHeadDim);
     const mx::array x = mx::random::normal({1, 2, kTokens, kHeadDim}, dtype, mx::random::key(1));
-    mx::array got = mx::astype(Rope(shape, kHeadDim).rotate(x, kOffset), mx::float32);
+    mx::array got = mx::astype(
+        Rope(shape, kHeadDim).table(mx::arange(kOffset, kOffset + kTokens, mx::int32), dtype).rotate(x), mx::float32);
     mx::array from = mx::astype(x, mx::float32);
     mx::eval(got, from);
     const double tolerance = dtype == mx::float32 ? 1e-3 : 2e-2;
@@ -101,6 +102,23 @@ TEST(Rope, RotatesPairsAtFarPositions) {
         EXPECT_NEAR(got.data<float>()[row * kHeadDim + i + kHeadDim / 2], second, tolerance);
       }
     }
+  }
+}
+
+// Rows of one batch may stand at different places, and begin anew within a row.
+TEST(Rope, PositionsMayDifferFromRowToRow) {
+  const Rope rope(RopeShape{.theta = 1e4}, 8);
+  const mx::array x = mx::random::normal({2, 3, 4, 8}, mx::float32, mx::random::key(2));
+  const mx::array positions({0, 1, 0, 1, 7, 8, 9, 0}, {2, 4}, mx::int32);
+  const RopeTable both = rope.table(positions, mx::float32);
+  const mx::array got = both.rotate(x);
+  for (int row = 0; row < 2; ++row) {
+    const mx::array own = mx::slice(x, {row, 0, 0, 0}, {row + 1, 3, 4, 8});
+    const RopeTable alone = rope.table(mx::reshape(mx::slice(positions, {row, 0}, {row + 1, 4}), {4}), mx::float32);
+    const mx::array expected = alone.rotate(own);
+    EXPECT_TRUE(mx::array_equal(mx::slice(got, {row, 0, 0, 0}, {row + 1, 3, 4, 8}), expected).item<bool>()) << row;
+    const mx::array of_part = both.part(1, 3).rotate(mx::slice(x, {0, 0, 1, 0}, {2, 3, 3, 8}));
+    EXPECT_TRUE(mx::array_equal(of_part, mx::slice(got, {0, 0, 1, 0}, {2, 3, 3, 8})).item<bool>());
   }
 }
 

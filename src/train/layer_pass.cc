@@ -89,7 +89,7 @@ class LayerPass::Gradients {
 // The gradients of a stage's inputs; those of its trained tensors are added to `gradients`. MLX makes of the stage's
 // forward pass only what these need: not its products.
 Arrays LayerPass::vjp(int64_t layer, Stage stage, const Arrays& inputs, const Arrays& cotangents, Gradients& gradients,
-                      int offset) const {
+                      const RopeTable* rope) const {
   std::vector<int> used = decoder_.stage_tensors(layer, stage);
   std::erase_if(used, [&](int tensor) { return !trained_[static_cast<size_t>(tensor)]; });
   Arrays primals;
@@ -98,8 +98,7 @@ Arrays LayerPass::vjp(int64_t layer, Stage stage, const Arrays& inputs, const Ar
   const auto run = [&](const Arrays& in) {
     Parameters parameters = parameters_;
     for (size_t i = 0; i < used.size(); ++i) parameters[static_cast<size_t>(used[i])] = in[i];
-    return decoder_.stage(parameters, layer, stage, {in.begin() + static_cast<ptrdiff_t>(used.size()), in.end()},
-                          offset);
+    return decoder_.stage(parameters, layer, stage, {in.begin() + static_cast<ptrdiff_t>(used.size()), in.end()}, rope);
   };
   Arrays found = mx::vjp(run, primals, cotangents).second;
   for (size_t i = 0; i < used.size(); ++i) gradients.add(used[i], found[i]);
@@ -119,7 +118,8 @@ Arrays LayerPass::rotate(int64_t layer, const Arrays& heads) const {
   const int tokens = heads.front().shape(1);
   Assemblies rotated(tokens);
   for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
-    rotated.put(begin, end, decoder_.stage(parameters_, layer, Stage::rotation, parts(heads, begin, end), begin));
+    const RopeTable rope = rope_.part(begin, end);
+    rotated.put(begin, end, decoder_.stage(parameters_, layer, Stage::rotation, parts(heads, begin, end), &rope));
     pacer_.queue(rotated.values());
   }
   return rotated.take();
@@ -197,8 +197,9 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
   std::optional<Assemblies> input;
   if (to_input) input.emplace(std::move(past));
   const auto back_to_input = [&](int begin, int end) {
+    const RopeTable rope = rope_.part(begin, end);
     const Arrays heads =
-        vjp(layer, Stage::rotation, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients, begin);
+        vjp(layer, Stage::rotation, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients, &rope);
     const Arrays in = vjp(layer, Stage::heads, {part(x, 1, begin, end)}, heads, gradients);
     if (input) input->put(begin, end, {part(input->values().front(), 1, begin, end) + in[0]});
   };

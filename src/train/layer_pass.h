@@ -36,8 +36,14 @@ struct LayerBlocks {
 class LayerPass {
  public:
   LayerPass(const Decoder& decoder, const Parameters& parameters, const Trained& trained, const AttentionMask& mask,
-            LayerBlocks blocks, Pacer& pacer)
-      : decoder_(decoder), parameters_(parameters), trained_(trained), mask_(mask), blocks_(blocks), pacer_(pacer) {}
+            const RopeTable& rope, LayerBlocks blocks, Pacer& pacer)
+      : decoder_(decoder),
+        parameters_(parameters),
+        trained_(trained),
+        mask_(mask),
+        rope_(rope),
+        blocks_(blocks),
+        pacer_(pacer) {}
 
   struct Forward {
     mx::array output;  // [B, L, C]
@@ -57,12 +63,14 @@ class LayerPass {
   std::vector<mx::array> project(int64_t layer, const mx::array& x) const;
   std::vector<mx::array> rotate(int64_t layer, const std::vector<mx::array>& heads) const;
   std::vector<mx::array> vjp(int64_t layer, Stage stage, const std::vector<mx::array>& inputs,
-                             const std::vector<mx::array>& cotangents, Gradients& gradients, int offset = 0) const;
+                             const std::vector<mx::array>& cotangents, Gradients& gradients,
+                             const RopeTable* rope = nullptr) const;
 
   const Decoder& decoder_;
   const Parameters& parameters_;
   const Trained& trained_;
   const AttentionMask& mask_;
+  const RopeTable& rope_;
   LayerBlocks blocks_;
   Pacer& pacer_;
 };

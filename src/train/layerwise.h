@@ -77,6 +77,7 @@ class LayerwisePass {
   Pacer pacer_;
   std::vector<int32_t> ids_, targets_;
   AttentionMask mask_;
+  std::optional<RopeTable> rope_;
   std::vector<KeptLayer> kept_;
   // Where targets are predicted: the last layer's output [T, C] (during forward), its gradient, and for the head's own
   // gradient the final norm of it (the norm's weight may be updated before) and log(sum(exp(logits))) [T, 1].
