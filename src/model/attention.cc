@@ -65,8 +65,9 @@ mx::array attend(const mx::array& queries, const mx::array& keys, const mx::arra
 
 }  // namespace
 
-mx::array causal_attention(const mx::array& queries, const mx::array& keys, const mx::array& values) {
-  return attend(queries, keys, values, {});
+mx::array causal_attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
+                           const AttentionMask& mask) {
+  return attend(queries, keys, values, mask.first);
 }
 
 AttentionMask AttentionMask::packed(const std::vector<int32_t>& segments, int tokens) {

@@ -13,10 +13,6 @@ namespace trunkline {
 
 namespace mx = mlx::core;
 
-// queries [B, H, L, D], keys and values [B, K, S, D], H a multiple of K, S >= L -> [B, H, L, D]. Query i stands at
-// position S - L + i and sees keys up to there. Scores are scaled by 1 / sqrt(D).
-mx::array causal_attention(const mx::array& queries, const mx::array& keys, const mx::array& values);
-
 // Which keys the queries of B sequences of L tokens see: those from first[b * L + i] up to the query's own place i.
 // Along a sequence `first` never falls. Empty: every query sees from 0 on.
 struct AttentionMask {
@@ -28,6 +24,11 @@ struct AttentionMask {
   // Each query sees `window` keys, its own among them, of what this mask shows of B sequences of `tokens`.
   AttentionMask windowed(int sequences, int tokens, int window) const;
 };
+
+// queries [B, H, L, D], keys and values [B, K, S, D], H a multiple of K, S >= L -> [B, H, L, D]. Query i stands at
+// position S - L + i and sees keys up to there, from where `mask` says. Scores are scaled by 1 / sqrt(D).
+mx::array causal_attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
+                           const AttentionMask& mask = {});
 
 struct AttentionGradients {
   mx::array queries, keys, values;

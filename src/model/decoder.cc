@@ -107,7 +107,7 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
 }
 
 mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::array& x, const RopeTable& rope,
-                         KeyValueCache* cache) const {
+                         KeyValueCache* cache, const AttentionMask& mask) const {
   std::vector<mx::array> heads =
       stage(parameters, index, Stage::rotation, stage(parameters, index, Stage::heads, {x}), &rope);
   if (cache != nullptr) {
@@ -118,7 +118,7 @@ mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::
     entry.keys = heads[1];
     entry.values = heads[2];
   }
-  const mx::array mixed = causal_attention(heads[0], heads[1], heads[2]);
+  const mx::array mixed = causal_attention(heads[0], heads[1], heads[2], mask);
   const mx::array middle = stage(parameters, index, Stage::attention_output, {x, mixed}).front();
   const std::vector<mx::array> mlp = stage(parameters, index, Stage::mlp_input, {middle});
   return stage(parameters, index, Stage::mlp_output, {middle, mlp[0], mlp[1]}).front();
@@ -136,6 +136,14 @@ mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, Ke
   const RopeTable rope = rope_table(mx::arange(begin, begin + ids.shape(1), mx::int32), x.dtype());
   for (int64_t i = 0; i < shape_.layers; ++i) x = layer(parameters, i, x, rope, cache);
   if (cache != nullptr) cache->length += ids.shape(1);
+  return norm(parameters, x);
+}
+
+mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, const mx::array& positions,
+                          const AttentionMask& mask) const {
+  mx::array x = embed(parameters, ids);
+  const RopeTable rope = rope_table(positions, x.dtype());
+  for (int64_t i = 0; i < shape_.layers; ++i) x = layer(parameters, i, x, rope, nullptr, mask);
   return norm(parameters, x);
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/attention.h"
 #include "model/checkpoint.h"
 #include "model/rope.h"
 #include "plan/model_shape.h"
@@ -43,7 +44,7 @@ class Decoder {
   mx::array embed(const Parameters& parameters, const mx::array& ids) const;
   // One layer, causal: x [B, L, C] -> [B, L, C]. With a cache, x are the tokens after those it holds.
   mx::array layer(const Parameters& parameters, int64_t index, const mx::array& x, const RopeTable& rope,
-                  KeyValueCache* cache = nullptr) const;
+                  KeyValueCache* cache = nullptr, const AttentionMask& mask = {}) const;
   // One stage of a layer; `rope` is of its tokens (rotation alone needs it).
   std::vector<mx::array> stage(const Parameters& parameters, int64_t index, Stage stage,
                                const std::vector<mx::array>& inputs, const RopeTable* rope = nullptr) const;
@@ -62,6 +63,9 @@ class Decoder {
 
   // embed, all layers, norm: [B, L] -> [B, L, C]
   mx::array hidden(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
+  // The same of tokens that stand at `positions` ([L] or [B, L], int32) and see what `mask` shows.
+  mx::array hidden(const Parameters& parameters, const mx::array& ids, const mx::array& positions,
+                   const AttentionMask& mask) const;
   // hidden times head: [B, L] -> [B, L, V]
   mx::array logits(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
 

@@ -4,11 +4,16 @@
 
 namespace trunkline {
 
-std::string describe(const DataSummary& summary) {
+std::string describe(const Sequences& sequences) {
+  const DataSummary& summary = sequences.dataset().summary();
   std::string text = fmt::format("{}: {} rows, {} tokens, {} of them targets", summary.file, summary.rows,
                                  summary.tokens, summary.targets);
   if (summary.truncated > 0) text += fmt::format("; {} truncated to max_seq_length", summary.truncated);
   if (summary.skipped > 0) text += fmt::format("; {} skipped (no target within max_seq_length)", summary.skipped);
+  if (sequences.count() < summary.rows) {
+    text += fmt::format("; packed into {} sequences, {:.1f} tokens each", sequences.count(),
+                        static_cast<double>(summary.tokens) / static_cast<double>(sequences.count()));
+  }
   return text;
 }
 

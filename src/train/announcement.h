@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "plan/step_blocks.h"
-#include "train/dataset.h"
+#include "train/sequences.h"
 #include "train/step.h"
 
 namespace trunkline {
 
-// A data file in a line.
-std::string describe(const DataSummary& summary);
+// A data file, and how its rows are packed, in a line.
+std::string describe(const Sequences& sequences);
 
 // How steps are computed; `largest`: the largest micro-batch there may be.
 std::vector<std::string> describe_step(const StepContext& context, const StepSize& largest);

@@ -100,7 +100,7 @@ LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameter
 }
 
 LayerPass LayerwisePass::layer_pass() {
-  return {decoder_, parameters_, trained_, mask_, *rope_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, pacer_};
+  return {decoder_, parameters_, trained_, batch_.mask, *rope_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, pacer_};
 }
 
 Keep LayerwisePass::keep_of(int64_t layer) const {
@@ -112,7 +112,7 @@ Keep LayerwisePass::keep_of(int64_t layer) const {
 // From the embedding to the last layer's output where targets are predicted.
 void LayerwisePass::run_layers(bool keep) {
   mx::array x = decoder_.embed(parameters_, batch_.ids);
-  rope_ = decoder_.rope_table(mx::arange(batch_.ids.shape(1), mx::int32), x.dtype());
+  rope_ = decoder_.rope_table(batch_.places, x.dtype());
   mx::eval(x, rope_->cosine, rope_->sine);
   const LayerPass pass = layer_pass();
   for (int64_t layer = 0; layer < decoder_.shape().layers; ++layer) {

@@ -76,7 +76,6 @@ class LayerwisePass {
   int64_t lowest_;  // layer that a gradient passes
   Pacer pacer_;
   std::vector<int32_t> ids_, targets_;
-  AttentionMask mask_;
   std::optional<RopeTable> rope_;
   std::vector<KeptLayer> kept_;
   // Where targets are predicted: the last layer's output [T, C] (during forward), its gradient, and for the head's own

@@ -6,21 +6,28 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "model/attention.h"
 #include "model/decoder.h"
 #include "train/dataset.h"
 #include "train/trained.h"
 
 namespace trunkline {
 
-// Rows as the model takes them, padded on the right and cut after the last token that predicts a target.
+// Sequences as the model takes them: each a row or several one after the other, padded on the right, rows cut after the
+// last token that predicts a target.
 struct Batch {
   mx::array ids;        // [B, L] int32; padding is 0, which no position that counts can see
   mx::array positions;  // [T] int32: where in the flattened ids (row * L + column) a target is predicted
   mx::array targets;    // [T] int32: the id to predict there
   int64_t target_count = 0;
+  mx::array places;         // [L] int32: where tokens stand in their row; [B, L] where rows share a sequence
+  AttentionMask mask = {};  // rows of one sequence see nothing of each other; empty where there are none such
 };
 
+Batch make_batch(std::span<const std::vector<RowView>> sequences);
+// Of a row each.
 Batch make_batch(std::span<const RowView> rows);
 
 // The batch's loss summed over its targets, as a lazy f32 scalar; for validation.

@@ -80,6 +80,7 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       o.epochs > 0 ? Setting{"epochs", text(o.epochs), Scope::pace} : Setting{"iters", text(o.iters), Scope::pace},
       {"seed", text(o.seed), Scope::run},
       {"max_seq_length", text(o.rows.max_seq_length), Scope::run},
+      {"packing", text(o.packing), Scope::run},
       {"mask_prompt", mask_prompt(o.rows.targets), Scope::run},
       {"text_feature", text(o.rows.text_feature), Scope::run},
       {"prompt_feature", text(o.rows.prompt_feature), Scope::run},

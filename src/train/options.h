@@ -30,7 +30,8 @@ struct TrainOptions {
   ScheduleOptions schedule;    // without arguments: made from learning_rate and the run's length
   double max_grad_norm = 0.0;  // 0: no clipping
 
-  int64_t batch_size = 4;  // rows of the global batch of one micro-step
+  bool packing = false;    // several rows to a sequence
+  int64_t batch_size = 4;  // sequences of the global batch of one micro-step
   int64_t grad_accumulation_steps = 1;
   int64_t iters = 1000;  // optimizer steps
   int64_t epochs = 0;    // instead of iters; 0: iters count

@@ -8,7 +8,11 @@ namespace {
 
 RunData read(const TrainOptions& options, int64_t vocab) {
   Text text(options.model);
-  const auto open = [&](const char* file) { return Dataset::open(options.data / file, text, options.rows, vocab); };
+  const auto open = [&](const char* file) {
+    Dataset rows = Dataset::open(options.data / file, text, options.rows, vocab);
+    return options.packing ? Sequences::packed(std::move(rows), options.rows.max_seq_length)
+                           : Sequences(std::move(rows));
+  };
   RunData data;
   data.train.emplace(open("train.jsonl"));
   if (options.val_batches != 0 && std::filesystem::exists(options.data / "valid.jsonl")) {

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "train/dataset.h"
 #include "train/options.h"
+#include "train/sequences.h"
 #include "trunkline/group.h"
 
 namespace trunkline {
 
 struct RunData {
-  std::optional<Dataset> train, valid, test;
+  std::optional<Sequences> train, valid, test;
   std::vector<std::string> warnings;
 };
 

@@ -21,9 +21,9 @@ namespace {
 
 using Track = Timeline::Track;
 
-Batch batch_of(const Dataset& rows, const MicroBatch& indices) {
-  std::vector<RowView> found;
-  for (const int64_t index : indices) found.push_back(rows.row(index));
+Batch batch_of(const Sequences& rows, const MicroBatch& indices) {
+  std::vector<std::vector<RowView>> found;
+  for (const int64_t index : indices) found.push_back(rows.rows(index));
   return make_batch(found);
 }
 
@@ -232,7 +232,7 @@ StepResult run_step(StepContext& context, int64_t number, std::span<const MicroB
   int64_t counts[3] = {0, 0, stop_wish ? 1 : 0};  // targets, tokens, wishes to stop
   for (const MicroBatch& micro_batch : mine) {
     for (const int64_t index : micro_batch) {
-      counts[0] += context.rows.row(index).target_count;
+      counts[0] += context.rows.targets(index);
       counts[1] += context.rows.length(index);
     }
   }

@@ -7,9 +7,9 @@
 #include "model/decoder.h"
 #include "plan/step_blocks.h"
 #include "train/batches.h"
-#include "train/dataset.h"
 #include "train/gradient_exchange.h"
 #include "train/optimizer.h"
+#include "train/sequences.h"
 #include "train/timeline.h"
 #include "train/trained.h"
 #include "trunkline/group.h"
@@ -36,7 +36,7 @@ struct StepContext {
   Parameters& parameters;
   const Trained& trained;
   Optimizer& optimizer;
-  const Dataset& rows;
+  const Sequences& rows;
   Timeline& timeline;
   double max_grad_norm = 0.0;  // 0: no clipping
   bool accumulates = false;    // several micro-steps to a step

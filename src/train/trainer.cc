@@ -90,7 +90,7 @@ class Trainer {
       parameters_ = take_as_f32(checkpoint_);
     });
     data_ = read_data(group_, options_, checkpoint_.shape.vocab);
-    order_.emplace(data_.train->rows(), options_.batch_size * options_.grad_accumulation_steps, options_.seed);
+    order_.emplace(data_.train->count(), options_.batch_size * options_.grad_accumulation_steps, options_.seed);
     total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
     options_.schedule = full_schedule(options_, total_);
     schedule_.emplace(options_.schedule);
@@ -103,7 +103,7 @@ class Trainer {
   // What a snapshot must share with the run that goes on from it.
   std::vector<Fact> run_facts() const {
     std::vector<Fact> facts = facts_of(checkpoint_.shape);
-    facts.push_back(fact_of("train.jsonl", *data_.train));
+    facts.push_back(fact_of("train.jsonl", data_.train->dataset()));
     std::ranges::copy(facts_of(options_, false), std::back_inserter(facts));
     return facts;
   }
@@ -111,9 +111,9 @@ class Trainer {
   void agree() {
     std::vector<Fact> facts = {{"trunkline", std::string(version())}, {"resume", options_.resume ? "yes" : "no"}};
     std::ranges::copy(facts_of(checkpoint_.shape), std::back_inserter(facts));
-    facts.push_back(fact_of("train.jsonl", *data_.train));
-    if (data_.valid) facts.push_back(fact_of("valid.jsonl", *data_.valid));
-    if (data_.test) facts.push_back(fact_of("test.jsonl", *data_.test));
+    facts.push_back(fact_of("train.jsonl", data_.train->dataset()));
+    if (data_.valid) facts.push_back(fact_of("valid.jsonl", data_.valid->dataset()));
+    if (data_.test) facts.push_back(fact_of("test.jsonl", data_.test->dataset()));
     std::ranges::copy(facts_of(options_, true), std::back_inserter(facts));
     // A resumed run takes its weights from the snapshot.
     if (!options_.resume) {
@@ -157,7 +157,7 @@ class Trainer {
       progress_->say(fmt::format("  {}: {}", setting.key, setting.value));
     }
     for (const auto* rows : {&data_.train, &data_.valid, &data_.test}) {
-      if (*rows) progress_->say(describe((*rows)->summary()));
+      if (*rows) progress_->say(describe(**rows));
     }
     if (!data_.valid) progress_->say("no validation (no valid.jsonl, or val_batches 0)");
     for (const auto* list : {&checkpoint_.warnings, &data_.warnings, &warnings_}) {
@@ -228,7 +228,7 @@ class Trainer {
                .logits = options_.loss_block,
                .vocab_rows = options_.vocab_slice};
     int64_t longest = 1;
-    for (int64_t row = 0; row < data_.train->rows(); ++row) longest = std::max(longest, data_.train->length(row));
+    for (int64_t row = 0; row < data_.train->count(); ++row) longest = std::max(longest, data_.train->length(row));
     const int64_t rows = rows_per_micro_batch();
     largest_ = size_of(step_context(), rows, longest, rows * longest);
     blocks_.vocab_rows = blocks_for(step_context(), largest_).vocab_rows;
@@ -261,7 +261,7 @@ class Trainer {
     if (data_.valid) measure("val", *data_.valid, options_.val_batches);
   }
 
-  void measure(const char* name, const Dataset& rows, int64_t batches) {
+  void measure(const char* name, const Sequences& rows, int64_t batches) {
     const auto start = Clock::now();
     const int64_t limit = batches < 0 ? -1 : batches * options_.batch_size;
     const double loss = mean_loss(group_, *decoder_, parameters_, rows, limit, rows_per_micro_batch());

@@ -10,12 +10,12 @@
 
 namespace trunkline {
 
-double mean_loss(Group& group, const Decoder& decoder, const Parameters& parameters, const Dataset& rows, int64_t limit,
-                 int64_t rows_per_micro_batch) {
-  const int64_t count = limit < 0 ? rows.rows() : std::min(limit, rows.rows());
+double mean_loss(Group& group, const Decoder& decoder, const Parameters& parameters, const Sequences& rows,
+                 int64_t limit, int64_t rows_per_micro_batch) {
+  const int64_t count = limit < 0 ? rows.count() : std::min(limit, rows.count());
   std::vector<int64_t> chosen, lengths;
   for (int64_t i = 0; i < count; ++i) {
-    chosen.push_back(i * rows.rows() / count);
+    chosen.push_back(i * rows.count() / count);
     lengths.push_back(rows.length(chosen.back()));
   }
   const Trained nothing(std::vector<bool>(parameters.size()));
@@ -23,9 +23,9 @@ double mean_loss(Group& group, const Decoder& decoder, const Parameters& paramet
   double loss = 0.0, targets = 0.0;
   together(group, [&] {
     for (const MicroBatch& micro_batch : parts[static_cast<size_t>(group.rank())]) {
-      std::vector<RowView> views;
-      for (const int64_t index : micro_batch) views.push_back(rows.row(index));
-      const Batch batch = make_batch(views);
+      std::vector<std::vector<RowView>> sequences;
+      for (const int64_t index : micro_batch) sequences.push_back(rows.rows(index));
+      const Batch batch = make_batch(sequences);
       const StepBlocks blocks = choose_blocks(
           decoder.shape(),
           {.rows = batch.ids.shape(0), .tokens = batch.ids.shape(1), .targets = batch.target_count, .state_width = 0},
