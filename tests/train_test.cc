@@ -116,6 +116,50 @@ TEST_F(TrainTest, ControlCFinishesTheStepOnEveryRankAndResumes) {
   EXPECT_THAT(past.error, HasSubstr("past the run's 1 steps"));
 }
 
+// All rows in one step, by themselves and packed: the same update, whatever the ranks.
+TEST_F(TrainTest, PackedRowsTrainAsTheyDoAlone) {
+  const auto sgd = with(kSgd, {"--iters", "3", "--batch-size", "24"}), packing = with(sgd, {"--packing"});
+  ASSERT_EQ(run(train(sgd, "alone")).code, 0);
+  const Ended packed = run(train(with(packing, {"--max-seq-length", "150"}), "packed"));
+  ASSERT_EQ(packed.code, 0) << packed.error;
+  EXPECT_THAT(packed.output, HasSubstr("; packed into "));
+  ASSERT_EQ(
+      run(train(with(packing, {"--max-seq-length", "1000", "--token-block", "7", "--query-block", "9"}), "ranks", 2))
+          .code,
+      0);
+  ASSERT_EQ(run(train(with(packing, {"--whole-graph"}), "whole")).code, 0);
+  for (const char* other : {"packed", "ranks", "whole"}) {
+    EXPECT_LT(largest_difference("alone", other), 2e-6) << other;
+    const auto a = metrics("alone"), b = metrics(other);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      for (const char* key : {"loss", "val_loss"}) {
+        ASSERT_EQ(a[i].contains(key), b[i].contains(key));
+        if (!a[i].contains(key)) continue;
+        EXPECT_NEAR(a[i][key].get<double>(), b[i][key].get<double>(), 1e-5) << other;
+      }
+      for (const char* key : {"tokens", "target_tokens"}) {
+        EXPECT_EQ(a[i].value(key, 0), b[i].value(key, 0)) << other << " " << key;
+      }
+    }
+  }
+}
+
+// Epochs, schedule and resuming count packed sequences.
+TEST_F(TrainTest, APackedRunGoesOn) {
+  const auto packing = with(kSgd, {"--packing", "--max-seq-length", "130", "--batch-size", "2", "--save-every", "3"});
+  const Ended whole = run(train(with(packing, {"--epochs", "2"}), "whole", 2));
+  ASSERT_EQ(whole.code, 0) << whole.error;
+  const int64_t steps = metrics("whole").back()["step"];
+  EXPECT_LT(steps, 24);  // by themselves, the 24 rows make 24 steps
+  ASSERT_EQ(run(train(with(packing, {"--iters", "3"}), "cut", 2)).code, 0);
+  ASSERT_EQ(run(train(with(packing, {"--epochs", "2", "--resume"}), "cut", 2)).code, 0);
+  EXPECT_EQ(weights("cut"), weights("whole"));
+  const Ended other = run(train(with(kSgd, {"--max-seq-length", "130", "--batch-size", "2", "--resume"}), "cut", 2));
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.error, HasSubstr("packing: true there, false here"));
+}
+
 TEST_F(TrainTest, TheSameRunGivesTheSameBytes) {
   const auto sgd = with(kSgd, {"--iters", "3", "--save-dtype", "bfloat16"});
   ASSERT_EQ(run(train(sgd, "a", 2)).code, 0);
