@@ -55,7 +55,11 @@ Batch random_batch(const Options& options, int64_t vocab) {
   mx::array ids = mx::random::randint(0, top, {options.rows, options.tokens}, mx::int32);
   mx::array targets = mx::random::randint(0, top, {count}, mx::int32);
   mx::eval(ids, targets);
-  return {ids, mx::array(positions.begin(), {count}, mx::int32), targets, count};
+  return {.ids = ids,
+          .positions = mx::array(positions.begin(), {count}, mx::int32),
+          .targets = targets,
+          .target_count = count,
+          .places = mx::arange(options.tokens, mx::int32)};
 }
 
 void run(const Options& options) {

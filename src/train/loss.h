@@ -22,8 +22,8 @@ struct Batch {
   mx::array positions;  // [T] int32: where in the flattened ids (row * L + column) a target is predicted
   mx::array targets;    // [T] int32: the id to predict there
   int64_t target_count = 0;
-  mx::array places;         // [L] int32: where tokens stand in their row; [B, L] where rows share a sequence
-  AttentionMask mask = {};  // rows of one sequence see nothing of each other; empty where there are none such
+  mx::array places;      // [L] int32: where tokens stand in their row; [B, L] where rows share a sequence
+  AttentionMask mask{};  // rows of one sequence see nothing of each other; empty where there are none such
 };
 
 Batch make_batch(std::span<const std::vector<RowView>> sequences);

@@ -49,8 +49,11 @@ Batch to_batch(const GoldenCase& golden) {
   }
   const int count = static_cast<int>(targets.size());
   if (count == 0) fail(ErrorKind::input, "{}: no targets", golden.directory.string());
-  return {mx::array(golden.ids.begin(), {golden.rows, golden.length}, mx::int32),
-          mx::array(positions.begin(), {count}, mx::int32), mx::array(targets.begin(), {count}, mx::int32), count};
+  return {.ids = mx::array(golden.ids.begin(), {golden.rows, golden.length}, mx::int32),
+          .positions = mx::array(positions.begin(), {count}, mx::int32),
+          .targets = mx::array(targets.begin(), {count}, mx::int32),
+          .target_count = count,
+          .places = mx::arange(golden.length, mx::int32)};
 }
 
 Trained all_of(const Decoder& decoder) { return Trained::all(decoder.layout().size()); }
