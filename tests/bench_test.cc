@@ -185,6 +185,74 @@ TEST_F(BenchProgram, FailsBelowTheBandwidthThatIsAskedFor) {
   EXPECT_EQ(lines().size(), 1u);  // what was measured is told all the same
 }
 
+const std::vector<std::string> kStep = {"step", "--layers",    "5", "--forward-ms",     "20",  "--backward-ms",
+                                        "60",   "--update-ms", "5", "--gradient-bytes", "900K"};
+
+TEST_F(BenchProgram, AStepIsTimedAndItsSumsAreRight) {
+  for (const char* sync : {"overlap", "after"}) {
+    for (const char* wire : {"float32", "bf16"}) {
+      std::vector<std::string> arguments = kStep;
+      arguments.insert(arguments.end(), {"--head-bytes", "100K", "--embedding-bytes", "70K", "--check", "--sync", sync,
+                                         "--wire-dtype", wire});
+      const Result result = bench(arguments, kFabric ? "2" : "", 3);
+      EXPECT_EQ(result.code, 0) << result.error;
+      EXPECT_THAT(result.output, AllOf(HasSubstr("emulated computation: a timer"), HasSubstr("are wrong: 0 OK")));
+      ASSERT_EQ(lines().size(), 1u);
+      const json line = lines()[0];
+      EXPECT_EQ(line.at("wrong"), 0);
+      EXPECT_EQ(line.at("emulated_computation"), true);
+      EXPECT_EQ(line.at("gradient_bytes"), 900 << 10);
+      EXPECT_EQ(line.at("steps").size(), 3u);
+      EXPECT_GT(line.at("forward_s"), 0.019);
+      EXPECT_GT(line.at("backward_s"), 0.05);
+      EXPECT_GT(line.at("update_s"), 0.001);
+      const double parts = double(line.at("forward_s")) + double(line.at("backward_s")) +
+                           double(line.at("exposed_comm_s")) + double(line.at("update_s"));
+      EXPECT_LE(parts, double(line.at("iteration_s")) + 1e-6);
+      EXPECT_GE(line.at("hidden_fraction"), 0.0);
+      const bool after = sync == std::string("after");
+      EXPECT_LT(line.at("hidden_fraction"), after ? 0.05 : 1.0 + 1e-9);
+      // All of the gradients, in the dtype of the wire: two thirds of them to each other rank, and back.
+      uint64_t sent = 0;
+      for (const json& cable : line.at("cables")) sent += uint64_t(cable.at("bytes"));
+      const uint64_t whole = wire == std::string("bf16") ? 450u << 10 : 900u << 10;
+      EXPECT_GE(sent, whole * 4 / 3 - (4 << 10));
+    }
+  }
+}
+
+TEST_F(BenchProgram, AStepOfAModelLeavesRanksWithTheSameWeights) {
+  const std::string config = TRUNKLINE_SOURCE_DIR "/tests/golden/qwen3-untied/model/config.json";
+  const Result result = bench({"step", "--model", config, "--rows", "2", "--tokens", "9", "--check"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("real computation"), HasSubstr("are wrong: 0 OK")));
+  EXPECT_EQ(lines().at(0).at("emulated_computation"), false);
+  const Result alone = bench({"step", "--model", config, "--tokens", "9", "--sync", "none"});
+  EXPECT_EQ(alone.code, 0) << alone.error;
+  EXPECT_EQ(lines().at(0).at("comm_s"), 0.0);
+}
+
+TEST_F(BenchProgram, AStepThatMakesNoSenseIsRefused) {
+  const auto refused = [](std::vector<std::string> arguments, const char* text) {
+    arguments.insert(arguments.begin(), {"bench", "step"});
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 2) << text;
+    EXPECT_THAT(result.error, HasSubstr(text));
+  };
+  refused({}, "--layers and --gradient-bytes are needed");
+  refused({"--layers", "0", "--gradient-bytes", "1M"}, "--layers");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--forward-ms", "-1"}, "--forward-ms");
+  refused({"--layers", "2", "--gradient-bytes", "1.5M"}, "is not a size");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--head-bytes", "900K", "--embedding-bytes", "200K"},
+          "more than the 1048576 of --gradient-bytes");
+  refused({"--layers", "9", "--gradient-bytes", "1K"}, "less than 64 numbers a layer");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--sync", "never"}, "never");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--wire-dtype", "float16"}, "float16");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--rows", "2"}, "--rows");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--sync", "none", "--check"}, "nothing to check");
+  refused({"--model", "no-such-file"}, "no-such-file");
+}
+
 TEST_F(BenchProgram, OneRankAlone) {
   EXPECT_EQ(run({"bench", "allgather", "-b", "1K", "-n", "2", "--check"}).code, 0);
   const Result result = run({"bench", "sendrecv", "-b", "1K"});

@@ -53,10 +53,6 @@ std::vector<std::span<char>> own_bytes(std::vector<mx::array>& arrays) {
   return parts;
 }
 
-void sum_all(Group& group, const std::vector<std::span<char>>& parts) {
-  exchange_all(parts, [&](char* data, size_t bytes) { group.all_sum(data, data, bytes / sizeof(float), Dtype::f32); });
-}
-
 }  // namespace
 
 mx::array in_row_order(mx::array array) {
@@ -81,14 +77,12 @@ void all_sum(Group& group, std::vector<mx::array>& arrays) {
     if (array.dtype() != mx::float32) fail(ErrorKind::unsupported, "all_sum of arrays takes float32 alone");
   }
   if (group.size() == 1) return;
-  sum_all(group, own_bytes(arrays));
+  all_sum(group, own_bytes(arrays), Dtype::f32);
 }
 
-void all_sum(Group& group, const std::vector<std::span<float>>& parts) {
+void all_sum(Group& group, const std::vector<std::span<char>>& parts, Dtype dtype) {
   if (group.size() == 1) return;
-  std::vector<std::span<char>> bytes;
-  for (const std::span<float> part : parts) bytes.emplace_back(reinterpret_cast<char*>(part.data()), part.size_bytes());
-  sum_all(group, bytes);
+  exchange_all(parts, [&](char* data, size_t bytes) { group.all_sum(data, data, bytes / size_of(dtype), dtype); });
 }
 
 void broadcast(Group& group, std::vector<mx::array>& arrays, int root) {

@@ -23,9 +23,9 @@ mx::array own(mx::array array);
 // least 64 KiB are summed in place where nothing else holds their memory; smaller ones travel together.
 void all_sum(Group& group, std::vector<mx::array>& arrays);
 
-// The same of numbers in memory, without MLX: for a thread that must not call it. Spans of less than 64 KiB travel
+// The same of elements in memory, without MLX: for a thread that must not call it. Parts of less than 64 KiB travel
 // together.
-void all_sum(Group& group, const std::vector<std::span<float>>& parts);
+void all_sum(Group& group, const std::vector<std::span<char>>& parts, Dtype dtype);
 
 // Replaces `arrays` (any dtype) by rank `root`'s; every rank gives the same shapes and dtypes.
 void broadcast(Group& group, std::vector<mx::array>& arrays, int root);

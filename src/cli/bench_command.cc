@@ -1,7 +1,5 @@
-#include <cmath>
+#include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <map>
 #include <memory>
 
 #include "base/fail.h"
@@ -9,47 +7,34 @@
 #include "cli/bench_report.h"
 #include "cli/bench_run.h"
 #include "cli/command.h"
+#include "cli/group_flags.h"
 #include "trunkline/group.h"
 
 namespace trunkline {
 namespace {
 
-// What the flags say; of Config, only what is given.
 struct Flags {
   Collective collective = Collective::allreduce;
   std::string min = "32M", max, step;
   size_t factor = 2;
   int iterations = 20, warmup = 5, root = 0;
   std::string dtype = "float32";
-  std::optional<Workers> workers;
-  std::optional<int> trunks, lanes;
-  std::optional<size_t> frame_bytes;
-  std::string trunking_from;
-  std::optional<Algorithm> algorithm;
-  std::optional<bool> crc;
-  std::optional<double> timeout, min_busbw;
+  GroupFlags group;
+  std::optional<double> min_busbw;
   bool check = false, profile = false, in_place = false, one_way = false;
   std::string json;
 };
 
-template <typename T>
-CLI::CheckedTransformer named(const std::map<std::string, T>& values) {
-  CLI::CheckedTransformer transformer(values);
-  transformer.description("");  // the option's own text has the names
-  return transformer;
-}
-
 void add_flags(CLI::App& app, Flags& flags) {
-  const auto size = [](const std::string& text) {
-    return size_from(text) ? "" : "\"" + text + "\" is not a size in bytes, such as 4096, 32K, 64M, 1G";
-  };
-  app.add_option("-b,--minbytes", flags.min, "Smallest message; units K, M, G")->check(size)->type_name("MIN");
-  app.add_option("-e,--maxbytes", flags.max, "Largest message; without it MIN alone")->check(size)->type_name("MAX");
+  app.add_option("-b,--minbytes", flags.min, "Smallest message; units K, M, G")->check(check_size)->type_name("MIN");
+  app.add_option("-e,--maxbytes", flags.max, "Largest message; without it MIN alone")
+      ->check(check_size)
+      ->type_name("MAX");
   app.add_option("-f,--stepfactor", flags.factor, "From one size to the next")
       ->check(CLI::Range(2, 1 << 30))
       ->type_name("FACTOR");
   app.add_option("-i,--stepbytes", flags.step, "From one size to the next, instead of a factor")
-      ->check(size)
+      ->check(check_size)
       ->excludes("-f")
       ->type_name("STEP");
   app.add_option("-n,--iters", flags.iterations, "Timed calls a size")
@@ -61,34 +46,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("-d,--datatype", flags.dtype, "float32, float16, bfloat16, int8 ... uint64, or f32 ... u64")
       ->check([](const std::string& name) { return dtype_from_name(name) ? "" : "\"" + name + "\" is no dtype"; })
       ->type_name("DTYPE");
-  app.add_option("--workers", flags.workers, "Threads that drive lanes: pool, per-call, single")
-      ->transform(
-          named<Workers>({{"pool", Workers::pool}, {"per-call", Workers::per_call}, {"single", Workers::single}}))
-      ->type_name("MODE");
-  app.add_option("--trunks", flags.trunks, "Cables used to each rank (default: all)")
-      ->check(CLI::Range(1, 64))
-      ->type_name("K");
-  app.add_option("--lanes", flags.lanes, "Stripes of a message, each with a thread")
-      ->check(CLI::Range(1, 10))
-      ->type_name("L");
-  app.add_option("--trunking-from", flags.trunking_from, "Messages of so many bytes are cut among the lanes")
-      ->check(size)
-      ->type_name("SIZE");
-  app.add_option("--frame-bytes", flags.frame_bytes, "Payload of one message over a cable")
-      ->check(CLI::Range(512, 4 << 20))
-      ->type_name("BYTES");
-  app.add_option("--algorithm", flags.algorithm, "mesh, broadcast, ring, auto")
-      ->transform(named<Algorithm>({{"auto", Algorithm::automatic},
-                                    {"mesh", Algorithm::mesh},
-                                    {"broadcast", Algorithm::broadcast},
-                                    {"ring", Algorithm::ring}}))
-      ->type_name("NAME");
-  app.add_option("--crc", flags.crc, "on, off: a checksum of every frame")
-      ->transform(named<bool>({{"on", true}, {"off", false}}))
-      ->type_name("on|off");
-  app.add_option("--timeout", flags.timeout, "Seconds without progress after which a rank gives up")
-      ->check(CLI::Range(0.001, 604800.0))
-      ->type_name("S");
+  flags.group.add(app);
   app.add_option("--min-busbw", flags.min_busbw,
                  "Exit 1 if the average bus bandwidth of all sizes is below (10^9 bits a second)")
       ->check(CLI::NonNegativeNumber)
@@ -129,42 +87,6 @@ BenchOptions options_from(const Flags& flags) {
   return options;
 }
 
-Config config_from(const Flags& flags) {
-  Config config = Config::from_env();
-  if (flags.workers) config.workers = *flags.workers;
-  if (flags.trunks) config.trunks = *flags.trunks;
-  if (flags.lanes) config.lanes = *flags.lanes;
-  if (!flags.trunking_from.empty()) config.trunking_from = *size_from(flags.trunking_from);
-  if (flags.frame_bytes) config.frame_bytes = *flags.frame_bytes;
-  if (flags.algorithm) config.algorithm = *flags.algorithm;
-  if (flags.crc) config.checksum = *flags.crc;
-  if (flags.timeout) config.timeout = std::chrono::milliseconds(std::lround(*flags.timeout * 1e3));
-  return config;
-}
-
-// The file of --json; lines are there as soon as they are measured.
-class JsonLines {
- public:
-  explicit JsonLines(std::string path) : path_(std::move(path)) {
-    if (path_.empty()) return;
-    file_.open(path_, std::ios::trunc);
-    require();
-  }
-  void write(const nlohmann::ordered_json& line) {
-    if (path_.empty()) return;
-    file_ << line.dump() << '\n' << std::flush;
-    require();
-  }
-
- private:
-  void require() {
-    if (!file_) fail_errno("--json: writing {}", path_);
-  }
-
-  std::string path_;
-  std::ofstream file_;
-};
-
 void print(const std::string& text) {
   fmt::print("{}", text);
   std::fflush(stdout);
@@ -172,7 +94,7 @@ void print(const std::string& text) {
 
 int run(const Flags& flags) {
   const BenchOptions options = options_from(flags);
-  const Config config = config_from(flags);
+  const Config config = flags.group.config();
   const bool emulated = Settings::get().fabric_fd.has_value(), first = config.rank == 0;
   JsonLines json(first ? flags.json : "");
   const auto group = Group::connect(config);
@@ -213,7 +135,9 @@ Command bench_command(CLI::App& app) {
     add_flags(*choice, *flags);
     choices.emplace_back(choice, flags);
   }
-  return {command, [choices] {
+  const Command step = bench_step_command(*command);
+  return {command, [choices, step] {
+            if (step.app->parsed()) return step.run();
             const auto chosen =
                 std::find_if(choices.begin(), choices.end(), [](const auto& it) { return it.first->parsed(); });
             return run(*chosen->second);

@@ -45,8 +45,7 @@ std::string_view name_of(Algorithm algorithm) {
   return "";
 }
 
-std::string bench_header(const Group& group, const BenchOptions& options, const Config& config, bool emulated,
-                         const std::vector<CableTraffic>& cables) {
+std::string describe_place(const Group& group, bool emulated, const std::vector<CableTraffic>& cables) {
   std::set<std::string> hosts;
   for (int rank = 0; rank < group.size(); ++rank) hosts.insert(group.host_of(rank));
   const bool on_cables = std::ranges::any_of(cables, [](const CableTraffic& cable) { return cable.id != "tcp"; });
@@ -54,9 +53,14 @@ std::string bench_header(const Group& group, const BenchOptions& options, const 
                                 : !on_cables      ? "TCP"
                                 : emulated        ? "emulated RDMA cables"
                                                   : "RDMA cables";
-  std::string text =
-      fmt::format("# trunkline {} bench {}: {} rank{}, {} host{}, {}\n", version(), name_of(options.collective),
-                  group.size(), group.size() == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s", link);
+  return fmt::format("{} rank{}, {} host{}, {}", group.size(), group.size() == 1 ? "" : "s", hosts.size(),
+                     hosts.size() == 1 ? "" : "s", link);
+}
+
+std::string bench_header(const Group& group, const BenchOptions& options, const Config& config, bool emulated,
+                         const std::vector<CableTraffic>& cables) {
+  std::string text = fmt::format("# trunkline {} bench {}: {}\n", version(), name_of(options.collective),
+                                 describe_place(group, emulated, cables));
   if (emulated) text += "# emulated: figures of software on this machine, not of Thunderbolt cables\n";
   text += fmt::format("# iterations {}, warm-up {}, workers {}, lanes {}, trunks {}, algorithm {}, crc {}{}{}\n",
                       options.iterations, options.warmup, name_of(config.workers), chosen_or(config.lanes),

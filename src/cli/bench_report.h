@@ -8,6 +8,9 @@
 
 namespace trunkline {
 
+// "2 ranks, 1 host, emulated RDMA cables".
+std::string describe_place(const Group& group, bool emulated, const std::vector<CableTraffic>& cables);
+
 // Lines that begin with #, the last of them the columns' names; `cables`: those whose bytes get a column each.
 std::string bench_header(const Group& group, const BenchOptions& options, const Config& config, bool emulated,
                          const std::vector<CableTraffic>& cables);

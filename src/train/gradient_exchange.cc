@@ -15,6 +15,7 @@ constexpr std::chrono::microseconds kSpin{50};
 
 GradientExchange::GradientExchange(Group& group, Options options, Timeline& timeline, HandOver done)
     : group_(group), options_(options), timeline_(timeline), done_(std::move(done)) {
+  if (timeline_.traces()) group_.lane_spans();  // from here on
   if (group_.size() > 1 && options_.sync == Sync::overlap) consumer_ = std::thread([this] { serve(); });
 }
 
@@ -40,8 +41,24 @@ void GradientExchange::wait(std::unique_lock<std::mutex>& lock, Ready ready) {
 }
 
 void GradientExchange::sum(Job& job) {
-  const Timeline::Span span(timeline_, Timeline::Track::communication, "sum of " + job.piece.name);
-  all_sum(group_, job.memory);
+  const std::string name = "sum of " + job.piece.name;
+  {
+    const Timeline::Span span(timeline_, Timeline::Track::communication, name);
+    all_sum(group_, job.memory, options_.wire);
+  }
+  if (!timeline_.traces()) return;
+  for (const LaneSpan& lane : group_.lane_spans()) timeline_.add_lane(lane.lane, name, lane.start, lane.end);
+}
+
+void GradientExchange::hand_back(Job job) {
+  job.memory.clear();
+  if (options_.wire == Dtype::bf16) {
+    for (mx::array& gradient : job.gradients) {
+      gradient = mx::astype(std::exchange(gradient, mx::array(0.0f)), mx::float32);
+    }
+    mx::eval(job.gradients);
+  }
+  done_(job.piece, std::move(job.gradients));
 }
 
 void GradientExchange::serve() {
@@ -67,13 +84,15 @@ void GradientExchange::serve() {
 }
 
 void GradientExchange::submit(const Piece& piece, std::vector<mx::array> gradients) {
+  if (group_.size() == 1) return done_(piece, std::move(gradients));
   Job job{piece, {}, {}};
   for (mx::array& gradient : gradients) {
-    job.gradients.push_back(own(std::exchange(gradient, mx::array(0.0f))));
-    job.memory.emplace_back(job.gradients.back().data<float>(), job.gradients.back().size());
+    mx::array travelling = std::exchange(gradient, mx::array(0.0f));
+    if (options_.wire == Dtype::bf16) travelling = mx::astype(std::exchange(travelling, mx::array(0.0f)), mx::bfloat16);
+    job.gradients.push_back(own(std::move(travelling)));
+    job.memory.emplace_back(job.gradients.back().data<char>(), job.gradients.back().nbytes());
   }
   gradients.clear();
-  if (group_.size() == 1) return done_(job.piece, std::move(job.gradients));
   if (options_.sync == Sync::after) {
     waiting_.push_back(std::move(job));
     return;
@@ -101,7 +120,7 @@ void GradientExchange::take_back(size_t most_on_their_way) {
     summed_.pop_front();
     --on_their_way_;
     lock.unlock();
-    done_(job.piece, std::move(job.gradients));
+    hand_back(std::move(job));
     lock.lock();
   }
 }
@@ -115,7 +134,7 @@ void GradientExchange::finish() {
       const Timeline::Span span(timeline_, Timeline::Track::exposed, "waiting for sums");
       sum(job);
     }
-    done_(job.piece, std::move(job.gradients));
+    hand_back(std::move(job));
   }
 }
 

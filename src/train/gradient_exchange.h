@@ -31,7 +31,8 @@ class GradientExchange {
 
   struct Options {
     Sync sync = Sync::overlap;
-    bool busy_wait = false;  // spin while waiting, rather than briefly
+    bool busy_wait = false;   // spin while waiting, rather than briefly
+    Dtype wire = Dtype::f32;  // or bf16: gradients are rounded to it, their sums made in f32 and rounded once
   };
 
   // `done` takes each piece, in order, with its gradients summed, on the submitting thread, inside submit or finish.
@@ -50,11 +51,12 @@ class GradientExchange {
  private:
   struct Job {
     Piece piece;
-    std::vector<mx::array> gradients;
-    std::vector<std::span<float>> memory;  // the gradients', for a thread that does not call MLX
+    std::vector<mx::array> gradients;     // as they travel
+    std::vector<std::span<char>> memory;  // the gradients', for a thread that does not call MLX
   };
   void serve();
   void sum(Job& job);
+  void hand_back(Job job);
   template <typename Ready>
   void wait(std::unique_lock<std::mutex>& lock, Ready ready);
   void take_back(size_t most_on_their_way);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -207,9 +206,7 @@ void set_times(const Timeline& timeline, StepResult& result) {
   result.exposed_s = timeline.seconds(Track::exposed);
   result.update_s = timeline.seconds(Track::update);
   result.communication_s = timeline.seconds(Track::communication);
-  const double last = timeline.newest(Track::communication), to_hide = result.communication_s - last;
-  const double seen = std::max(0.0, result.exposed_s - last);
-  result.hidden = to_hide > 0.0 ? std::max(0.0, 1.0 - seen / to_hide) : std::numeric_limits<double>::quiet_NaN();
+  result.hidden = timeline.hidden_share();
 }
 
 }  // namespace

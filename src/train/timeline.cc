@@ -1,6 +1,8 @@
 #include "train/timeline.h"
 
+#include <algorithm>
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -45,6 +47,12 @@ double Timeline::seconds(Track track) const {
 double Timeline::newest(Track track) const {
   const std::lock_guard lock(mutex_);
   return newest_[static_cast<size_t>(track)];
+}
+
+double Timeline::hidden_share() const {
+  const double last = newest(Track::communication), to_hide = seconds(Track::communication) - last;
+  const double seen = std::max(0.0, seconds(Track::exposed) - last);
+  return to_hide > 0.0 ? std::max(0.0, 1.0 - seen / to_hide) : std::numeric_limits<double>::quiet_NaN();
 }
 
 void Timeline::reset() {

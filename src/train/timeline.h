@@ -51,6 +51,9 @@ class Timeline {
   double seconds(Track track) const;
   double newest(Track track) const;
   void reset();
+  // The share of communication since then that lay behind computation, the newest span's left out: nothing was left to
+  // hide it behind. NaN where there was nothing to hide.
+  double hidden_share() const;
 
   // The spans kept, as a Chrome trace (chrome://tracing, Perfetto) of process `rank`. Throws Error(system).
   void write(const std::filesystem::path& path, int rank) const;
