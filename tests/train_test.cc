@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tiny_run_test.h"
@@ -221,6 +222,26 @@ TEST_F(TrainTest, OverlapOnCablesChangesNoBit) {
 }
 #endif
 
+// Half the bytes: what is rounded is small, and the ranks stay alike (they compare their weights at each step).
+TEST_F(TrainTest, GradientsMayTravelAsBf16) {
+  const auto sgd = with(kSgd, {"--iters", "8", "--batch-size", "6", "--check-every", "1"});
+  const auto bf16 = with(sgd, {"--wire-dtype", "bf16"});
+  for (const int ranks : {2, 3}) {
+    const auto name = [&](const char* what) { return fmt::format("{}-{}", what, ranks); };
+    ASSERT_EQ(run(train(sgd, name("f32"), ranks)).code, 0);
+    const Ended overlap = run(train(bf16, name("overlap"), ranks));
+    ASSERT_EQ(overlap.code, 0) << overlap.error;
+    ASSERT_EQ(run(train(with(bf16, {"--sync", "after"}), name("after"), ranks)).code, 0);
+    EXPECT_EQ(weights(name("after")), weights(name("overlap")));
+    const double difference = largest_difference(name("f32"), name("overlap"));
+    EXPECT_GT(difference, 1e-7);
+    EXPECT_LT(difference, 1e-2);
+  }
+  ASSERT_EQ(run(train(sgd, "alone")).code, 0);
+  ASSERT_EQ(run(train(bf16, "alone-bf16")).code, 0);
+  EXPECT_EQ(weights("alone"), weights("alone-bf16"));  // nothing travels
+}
+
 TEST_F(TrainTest, TheWholeGraphIsTheSameTraining) {
   const auto sgd = with(kSgd, {"--iters", "6", "--batch-size", "6"});
   ASSERT_EQ(run(train(sgd, "layers", 2)).code, 0);
@@ -250,6 +271,19 @@ TEST_F(TrainTest, ATimelineIsWritten) {
     for (const char* name : {"forward", "backward of layer 1", "sum of layer 0", "update of model.norm.weight"}) {
       EXPECT_TRUE(names.contains(name)) << file << " " << name;
     }
+    // What lanes do lies within the sum that they do it for.
+    std::map<std::string, std::set<int>> lanes;
+    for (const auto& lane : trace["traceEvents"]) {
+      if (lane.value("cat", "") != "lane") continue;
+      const double begin = lane["ts"], end = begin + double(lane["dur"]);
+      const bool found = std::ranges::any_of(trace["traceEvents"], [&](const auto& sum) {
+        return sum.value("cat", "") == "communication" && sum["name"] == lane["name"] && double(sum["ts"]) <= begin &&
+               end <= double(sum["ts"]) + double(sum["dur"]);
+      });
+      EXPECT_TRUE(found) << lane;
+      lanes[lane["name"]].insert(int(lane["tid"]));
+    }
+    EXPECT_TRUE(lanes.contains("sum of layer 0")) << file;
   }
 }
 

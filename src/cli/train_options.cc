@@ -39,6 +39,12 @@ std::optional<Dtype> weight_dtype(const OptionSource& source) {
   source.refuse(fmt::format("\"{}\" is not one of float32, bfloat16, float16", source.text()));
 }
 
+Dtype wire_dtype(const OptionSource& source) {
+  const std::optional<Dtype> dtype = dtype_from_name(source.text());
+  if (dtype == Dtype::f32 || dtype == Dtype::bf16) return *dtype;
+  source.refuse(fmt::format("\"{}\" is not one of float32, bfloat16", source.text()));
+}
+
 Algorithm algorithm(const OptionSource& source) {
   const std::string name = source.one_of({"auto", "mesh", "broadcast", "ring"});
   if (name == "mesh") return Algorithm::mesh;
@@ -122,6 +128,8 @@ const std::vector<Option>& all_options() {
        [](Draft& d, S s) {
          d.options.sync = s.one_of({"overlap", "after"}) == "after" ? Sync::after : Sync::overlap;
        }},
+      {"wire_dtype", "DTYPE", "As what gradients travel between ranks: float32, the default, or bfloat16",
+       [](Draft& d, S s) { d.options.wire_dtype = wire_dtype(s); }},
       {"hold_gradients", "", "Update once all gradients have been checked, rather than layer by layer",
        [](Draft& d, S s) { d.options.hold_gradients = s.boolean(); }},
       {"recompute", "WHAT", "In the backward pass: auto, the default, what memory does not hold; all; none",
@@ -358,6 +366,9 @@ TrainOptions TrainOptionParser::options() const {
   for (const auto& [key, path] :
        {std::pair("model", options.model), {"data", options.data}, {"output", options.output}}) {
     if (path.empty()) fail(ErrorKind::input, "{} is missing (or {} in the file given with -c)", flag_of(key), key);
+  }
+  if (options.whole_graph && options.wire_dtype != Dtype::f32) {
+    fail(ErrorKind::input, "--wire-dtype goes with the layer-wise step, not with --whole-graph");
   }
   set_optimizer(draft);
   set_schedule(draft);

@@ -97,6 +97,9 @@ TEST_F(TrainOptionsTest, HowAStepIsComputed) {
   EXPECT_EQ(parse({}).recompute, Recompute::automatic);
   EXPECT_EQ(parse({}).sync, Sync::overlap);
   EXPECT_THAT(error_of({"--sync", "never"}), HasSubstr("not one of overlap, after"));
+  EXPECT_EQ(parse({"--wire-dtype", "bf16"}).wire_dtype, Dtype::bf16);
+  EXPECT_THAT(error_of({"--wire-dtype", "float16"}), HasSubstr("not one of float32, bfloat16"));
+  EXPECT_THAT(error_of({"--wire-dtype", "bf16", "--whole-graph"}), HasSubstr("--whole-graph"));
   EXPECT_THAT(error_of({"--token-block", "-1"}), HasSubstr("--token-block"));
 }
 

@@ -101,6 +101,7 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"vocab_slice", text(o.vocab_slice), Scope::run},
       {"recompute", text(recompute_name(o.recompute)), Scope::pace},
       {"sync", text(o.sync == Sync::overlap ? "overlap" : "after"), Scope::pace},
+      {"wire_dtype", text(name_of(o.wire_dtype)), Scope::run},
       {"hold_gradients", text(o.hold_gradients), Scope::pace},
       {"busy_wait", text(o.busy_wait), Scope::place},
       {"memory_limit", text(o.memory_limit), Scope::place},

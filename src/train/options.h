@@ -40,6 +40,7 @@ struct TrainOptions {
   // How a step is computed. None of it but blocks and whole_graph enters the weights.
   bool whole_graph = false;
   Sync sync = Sync::overlap;
+  Dtype wire_dtype = Dtype::f32;  // or bf16: as what gradients travel; with several ranks it enters the weights
   bool hold_gradients = false;
   bool busy_wait = false;
   Recompute recompute = Recompute::automatic;

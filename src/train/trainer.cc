@@ -209,7 +209,7 @@ class Trainer {
             .accumulates = options_.grad_accumulation_steps > 1,
             .hold_gradients = holds_gradients(),
             .whole_graph = options_.whole_graph,
-            .exchange = {.sync = options_.sync, .busy_wait = options_.busy_wait},
+            .exchange = {.sync = options_.sync, .busy_wait = options_.busy_wait, .wire = options_.wire_dtype},
             .memory_limit = memory_limit_,
             .blocks = blocks_,
             .recompute = options_.recompute};
