@@ -36,9 +36,11 @@ Batch random_batch(const ModelWork& work, int64_t vocab, int rank) {
   mx::array ids = mx::random::randint(0, top, {rows, tokens}, mx::int32);
   mx::array targets = mx::random::randint(0, top, {count}, mx::int32);
   mx::eval(ids, targets);
-  Batch batch{.ids = ids, .positions = mx::array(positions.begin(), {count}, mx::int32), .targets = targets};
-  batch.target_count = count;
-  return batch;
+  return {.ids = ids,
+          .positions = mx::array(positions.begin(), {count}, mx::int32),
+          .targets = targets,
+          .target_count = count,
+          .places = mx::arange(tokens, mx::int32)};
 }
 
 class Model final : public StepWork {
