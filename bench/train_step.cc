@@ -103,6 +103,7 @@ void run(const Options& options) {
     if (options.whole_graph) {
       LossAndGradients whole = loss_and_gradients(decoder, parameters, trained, batch);
       loss = whole.loss.item<float>();
+      forward_s = seconds_since(start);
       mx::eval(whole.gradients);
       for (size_t i = 0; i < whole.gradients.size(); ++i) {
         const int rows = whole.gradients[i].shape(0);
