@@ -53,6 +53,33 @@ class BenchTools(unittest.TestCase):
             self.assertIn(line["what"], done.stdout)
         self.assertEqual(done.returncode, 0 if all(line["reached"] for line in lines) else 1)
 
+    def test_table6_stands_beside_the_paper(self):
+        file = self.folder / "table6.json"
+        options = ["--nodes", "2", "--iterations", "1", "--scales", "1/2000:1/100", "--layers", "1", "--rows", "1", "--tokens", "8"]
+        done = run("table6", *options, "--json", file)
+        self.assertIn("Emulated computation (a timer), t = 0.0005, k = 0.01", done.stdout, done.stderr)
+        self.assertIn("Real computation on", done.stdout)
+        emulated, real = json.loads(file.read_text())["tables"]
+        self.assertEqual([(row["nodes"], row["cables_a_pair"]) for row in emulated["rows"]], [(1, 0), *2 * [(2, 1), (2, 2), (2, 3), (2, 6)]])
+        self.assertTrue(all(row["emulated_computation"] for row in emulated["rows"]))
+        self.assertFalse(any(row["emulated_computation"] for row in real["rows"]))
+        by_row = {(row["nodes"], row["cables_a_pair"], row["overlap"]): row["iteration_s"] for row in emulated["rows"]}
+        efficient = by_row[1, 0, True] / by_row[2, 6, True] >= 0.97
+        after = [by_row[2, cables, False] for cables in (1, 2, 3, 6)]
+        ordered = after == sorted(set(after), reverse=True)
+        self.assertEqual("asked: yes" in done.stdout, efficient)
+        self.assertEqual("(6 pairs): yes" in done.stdout, ordered)
+        self.assertEqual(done.returncode, 0 if efficient and ordered else 1)
+
+    def test_overlap_is_judged(self):
+        file = self.folder / "overlap.json"
+        options = ["--turns", "1", "--iterations", "1", "--mb", "1", "--backward", "0.02", "--layers", "1", "--tokens", "8"]
+        done = run("overlap", *options, "--json", file)
+        runs = json.loads(file.read_text())
+        good = [runs[kind][0]["hidden_s"] >= 0.9 * runs[kind][0]["hideable_s"] for kind in ("emulated", "real")]
+        self.assertEqual(done.stdout.count("asked: yes"), sum(good), done.stderr)
+        self.assertEqual(done.returncode, 0 if all(good) else 1)
+
     def test_a_failed_run_is_told(self):
         done = run("ratios", "6to1", "--size", "nonsense")
         self.assertEqual(done.returncode, 1)
