@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <unordered_map>
 
 #include "base/fail.h"
@@ -10,33 +11,52 @@
 #include "model/rope.h"
 
 namespace trunkline {
-Decoder::Decoder(const ModelShape& shape)
+
+Decoder::Decoder(const ModelShape& shape, const AdapterShape& adapter)
     : shape_(shape), layout_(tensor_shapes(shape)), rope_(shape.rope, static_cast<int>(shape.head_dim)) {
+  std::ranges::copy(tensor_shapes(adapter), std::back_inserter(layout_));
   std::unordered_map<std::string, int> places;
   for (size_t i = 0; i < layout_.size(); ++i) places[layout_[i].name] = static_cast<int>(i);
   const auto place = [&](const std::string& name) {
     const auto found = places.find(name);
     return found == places.end() ? -1 : found->second;
   };
-  embedding_ = place("model.embed_tokens.weight");
+  std::unordered_map<std::string, size_t> modules;
+  for (size_t i = 0; i < adapter.modules.size(); ++i) modules[adapter.modules[i].name] = i;
+  // `base`: the module whose weight it is.
+  const auto linear_at = [&](const std::string& name, const std::string& base) {
+    LinearIndex at{.weight = place(base + ".weight"),
+                   .bias = place(base + ".bias"),
+                   .scales = place(base + ".scales"),
+                   .biases = place(base + ".biases")};
+    const auto adapted = modules.find(name);
+    if (adapted == modules.end()) return at;
+    const AdaptedModule& module = adapter.modules[adapted->second];
+    at.a = place(name + (module.embedding ? ".lora_embedding_A" : ".lora_A.weight"));
+    at.b = place(name + (module.embedding ? ".lora_embedding_B" : ".lora_B.weight"));
+    at.magnitude = place(name + ".lora_magnitude_vector");
+    at.scale = static_cast<float>(module.scale);
+    at.module = static_cast<uint32_t>(adapted->second);
+    at.embedding = module.embedding;
+    return at;
+  };
+  embedding_ = linear_at("model.embed_tokens", "model.embed_tokens");
+  head_ = linear_at("lm_head", shape.tied ? "model.embed_tokens" : "lm_head");
   norm_ = place("model.norm.weight");
-  head_ = shape.tied ? embedding_ : place("lm_head.weight");
   for (int64_t i = 0; i < shape.layers; ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
-    const auto linear_at = [&](const char* name) {
-      return LinearIndex{place(prefix + name + ".weight"), place(prefix + name + ".bias")};
-    };
+    const auto in_layer = [&](const char* name) { return linear_at(prefix + name, prefix + name); };
     layers_.push_back({.input_norm = place(prefix + "input_layernorm.weight"),
                        .q_norm = place(prefix + "self_attn.q_norm.weight"),
                        .k_norm = place(prefix + "self_attn.k_norm.weight"),
                        .post_norm = place(prefix + "post_attention_layernorm.weight"),
-                       .q = linear_at("self_attn.q_proj"),
-                       .k = linear_at("self_attn.k_proj"),
-                       .v = linear_at("self_attn.v_proj"),
-                       .o = linear_at("self_attn.o_proj"),
-                       .gate = linear_at("mlp.gate_proj"),
-                       .up = linear_at("mlp.up_proj"),
-                       .down = linear_at("mlp.down_proj")});
+                       .q = in_layer("self_attn.q_proj"),
+                       .k = in_layer("self_attn.k_proj"),
+                       .v = in_layer("self_attn.v_proj"),
+                       .o = in_layer("self_attn.o_proj"),
+                       .gate = in_layer("mlp.gate_proj"),
+                       .up = in_layer("mlp.up_proj"),
+                       .down = in_layer("mlp.down_proj")});
   }
 }
 
@@ -44,31 +64,33 @@ mx::array Decoder::rms_norm(const mx::array& x, const mx::array& weight) const {
   return mx::fast::rms_norm(x, weight, static_cast<float>(shape_.norm_eps));
 }
 
-mx::array Decoder::project(const Parameters& parameters, const LinearIndex& index, const mx::array& x) const {
-  return linear(x, parameters[static_cast<size_t>(index.weight)],
-                index.bias < 0 ? nullptr : &parameters[static_cast<size_t>(index.bias)]);
+mx::array Decoder::embed(const Parameters& parameters, const mx::array& ids) const {
+  return look_up(parameters, embedding_, ids);
 }
 
-mx::array Decoder::embed(const Parameters& parameters, const mx::array& ids) const {
-  return mx::take(parameters[static_cast<size_t>(embedding_)], ids, 0);
+std::vector<const LinearIndex*> Decoder::adapted_layers() const {
+  std::vector<const LinearIndex*> found = {&embedding_, &head_};
+  for (const LayerIndex& at : layers_)
+    found.insert(found.end(), {&at.q, &at.k, &at.v, &at.o, &at.gate, &at.up, &at.down});
+  std::erase_if(found, [](const LinearIndex* it) { return !it->adapted(); });
+  return found;
 }
 
 std::vector<int> Decoder::stage_tensors(int64_t index, Stage stage) const {
   const LayerIndex& at = layers_[static_cast<size_t>(index)];
   std::vector<int> used;
-  const auto use = [&](std::initializer_list<int> positions) {
-    for (const int position : positions) {
-      if (position >= 0) used.push_back(position);
+  const auto use = [&](std::initializer_list<int> norms, std::initializer_list<const LinearIndex*> linears) {
+    for (const int norm : norms) {
+      if (norm >= 0) used.push_back(norm);
     }
+    for (const LinearIndex* it : linears) std::ranges::copy(it->tensors(), std::back_inserter(used));
   };
   switch (stage) {
-    case Stage::heads:
-      use({at.input_norm, at.q.weight, at.q.bias, at.k.weight, at.k.bias, at.v.weight, at.v.bias});
-      break;
-    case Stage::rotation: use({at.q_norm, at.k_norm}); break;
-    case Stage::attention_output: use({at.o.weight, at.o.bias}); break;
-    case Stage::mlp_input: use({at.post_norm, at.gate.weight, at.gate.bias, at.up.weight, at.up.bias}); break;
-    case Stage::mlp_output: use({at.down.weight, at.down.bias}); break;
+    case Stage::heads: use({at.input_norm}, {&at.q, &at.k, &at.v}); break;
+    case Stage::rotation: use({at.q_norm, at.k_norm}, {}); break;
+    case Stage::attention_output: use({}, {&at.o}); break;
+    case Stage::mlp_input: use({at.post_norm}, {&at.gate, &at.up}); break;
+    case Stage::mlp_output: use({}, {&at.down}); break;
   }
   std::ranges::sort(used);
   return used;
@@ -78,11 +100,14 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
                                       const std::vector<mx::array>& inputs, const RopeTable* rope) const {
   const LayerIndex& at = layers_[static_cast<size_t>(index)];
   const auto parameter = [&](int i) -> const mx::array& { return parameters[static_cast<size_t>(i)]; };
+  const auto project = [&](const LinearIndex& linear, const mx::array& in) {
+    return apply_linear(parameters, linear, in);
+  };
   const mx::array& x = inputs.front();
   switch (stage) {
     case Stage::heads: {
       const mx::array normed = rms_norm(x, parameter(at.input_norm));
-      return {project(parameters, at.q, normed), project(parameters, at.k, normed), project(parameters, at.v, normed)};
+      return {project(at.q, normed), project(at.k, normed), project(at.v, normed)};
     }
     case Stage::rotation: {
       const auto split = [&](const mx::array& projected, int norm) {
@@ -95,13 +120,13 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
     }
     case Stage::attention_output: {
       const mx::array mixed = mx::reshape(mx::transpose(inputs[1], {0, 2, 1, 3}), {x.shape(0), x.shape(1), -1});
-      return {x + project(parameters, at.o, mixed)};
+      return {x + project(at.o, mixed)};
     }
     case Stage::mlp_input: {
       const mx::array normed = rms_norm(x, parameter(at.post_norm));
-      return {project(parameters, at.gate, normed), project(parameters, at.up, normed)};
+      return {project(at.gate, normed), project(at.up, normed)};
     }
-    case Stage::mlp_output: return {x + project(parameters, at.down, swiglu(inputs[1], inputs[2]))};
+    case Stage::mlp_output: return {x + project(at.down, swiglu(inputs[1], inputs[2]))};
   }
   return {};
 }
@@ -128,7 +153,13 @@ mx::array Decoder::norm(const Parameters& parameters, const mx::array& x) const 
   return rms_norm(x, parameters[static_cast<size_t>(norm_)]);
 }
 
-const mx::array& Decoder::head(const Parameters& parameters) const { return parameters[static_cast<size_t>(head_)]; }
+mx::array Decoder::head(const Parameters& parameters, const mx::array& x) const {
+  return apply_linear(parameters, head_, x);
+}
+
+const mx::array& Decoder::head_weight(const Parameters& parameters) const {
+  return parameters[static_cast<size_t>(head_.weight)];
+}
 
 mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache) const {
   mx::array x = embed(parameters, ids);
@@ -148,7 +179,7 @@ mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, co
 }
 
 mx::array Decoder::logits(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache) const {
-  return linear(hidden(parameters, ids, cache), head(parameters));
+  return head(parameters, hidden(parameters, ids, cache));
 }
 
 }  // namespace trunkline

@@ -8,8 +8,10 @@
 #include <optional>
 #include <vector>
 
+#include "model/adapter_config.h"
 #include "model/attention.h"
 #include "model/checkpoint.h"
+#include "model/linear.h"
 #include "model/rope.h"
 #include "plan/model_shape.h"
 
@@ -35,9 +37,10 @@ enum class Stage {
 
 class Decoder {
  public:
-  explicit Decoder(const ModelShape& shape);
+  explicit Decoder(const ModelShape& shape, const AdapterShape& adapter = {});
 
   const ModelShape& shape() const { return shape_; }
+  // The model's tensors, then the adapter's.
   const std::vector<TensorShape>& layout() const { return layout_; }
 
   // ids [B, L] (int32) -> [B, L, C]
@@ -53,13 +56,20 @@ class Decoder {
   // The tensors that a stage uses, as positions in Parameters, ascending.
   std::vector<int> stage_tensors(int64_t index, Stage stage) const;
   // Positions of the embedding, the final norm and the head; the first and the last are the same when tied.
-  int embedding_index() const { return embedding_; }
+  int embedding_index() const { return embedding_.weight; }
   int norm_index() const { return norm_; }
-  int head_index() const { return head_; }
+  int head_index() const { return head_.weight; }
+  // Embedding and head as layers of their own; where tied, they share the weight, not adapters.
+  const LinearIndex& embedding_layer() const { return embedding_; }
+  const LinearIndex& head_layer() const { return head_; }
+  // All that have an adapter.
+  std::vector<const LinearIndex*> adapted_layers() const;
   // The final norm: [..., C] -> [..., C]
   mx::array norm(const Parameters& parameters, const mx::array& x) const;
+  // The head: hidden states after the norm [..., C] -> logits [..., V]
+  mx::array head(const Parameters& parameters, const mx::array& x) const;
   // The head's weight [V, C]: lm_head, or the embedding when tied.
-  const mx::array& head(const Parameters& parameters) const;
+  const mx::array& head_weight(const Parameters& parameters) const;
 
   // embed, all layers, norm: [B, L] -> [B, L, C]
   mx::array hidden(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
@@ -71,20 +81,18 @@ class Decoder {
 
  private:
   // Positions of tensors in Parameters; -1 where the family has none.
-  struct LinearIndex {
-    int weight, bias;
-  };
   struct LayerIndex {
     int input_norm, q_norm, k_norm, post_norm;
     LinearIndex q, k, v, o, gate, up, down;
   };
 
   mx::array rms_norm(const mx::array& x, const mx::array& weight) const;
-  mx::array project(const Parameters& parameters, const LinearIndex& index, const mx::array& x) const;
+
   ModelShape shape_;
   std::vector<TensorShape> layout_;
   std::vector<LayerIndex> layers_;
-  int embedding_ = 0, norm_ = 0, head_ = 0;
+  LinearIndex embedding_, head_;
+  int norm_ = 0;
   Rope rope_;
 };
 

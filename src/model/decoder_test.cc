@@ -59,7 +59,7 @@ TEST(Decoder, PiecesMakeTheWhole) {
   x = decoder.norm(checkpoint.tensors, x);
   EXPECT_EQ(furthest(x, decoder.hidden(checkpoint.tensors, ids)), 0.0);
   EXPECT_EQ(x.shape(), (mx::Shape{1, 9, static_cast<int>(checkpoint.shape.hidden)}));
-  EXPECT_TRUE(same_bits(decoder.head(checkpoint.tensors), checkpoint.tensors.front())) << "tied";
+  EXPECT_TRUE(same_bits(decoder.head_weight(checkpoint.tensors), checkpoint.tensors.front())) << "tied";
 }
 
 // 16-bit weights compute in their dtype, near the f32 result.

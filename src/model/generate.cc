@@ -42,8 +42,7 @@ std::vector<int32_t> generate(const Decoder& decoder, const Parameters& paramete
     const int length = static_cast<int>(ids.size());
     const mx::array hidden = decoder.hidden(parameters, mx::array(ids.begin(), {1, length}, mx::int32), &cache);
     const mx::array last = mx::slice(hidden, {0, length - 1, 0}, hidden.shape());
-    mx::array logits =
-        mx::astype(mx::matmul(mx::reshape(last, {1, -1}), mx::transpose(decoder.head(parameters))), mx::float32);
+    mx::array logits = mx::astype(decoder.head(parameters, mx::reshape(last, {1, -1})), mx::float32);
     logits.eval();
     const auto* data = logits.data<float>();
     const std::vector<float> values(data, data + logits.size());

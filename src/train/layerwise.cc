@@ -127,7 +127,7 @@ void LayerwisePass::run_layers(bool keep) {
 
 double LayerwisePass::forward() {
   run_layers(true);
-  const mx::array& head = decoder_.head(parameters_);
+  const mx::array& head = decoder_.head_weight(parameters_);
   const int targets = states_->shape(0);
   const bool to_head = is_trained(decoder_.head_index()), to_norm = is_trained(decoder_.norm_index());
   const bool whole = to_head && blocks_.vocab_rows >= decoder_.shape().vocab;
@@ -179,7 +179,7 @@ double LayerwisePass::forward() {
 
 double LayerwisePass::loss() {
   run_layers(false);
-  const mx::array& head = decoder_.head(parameters_);
+  const mx::array& head = decoder_.head_weight(parameters_);
   Arrays losses;
   for (const auto& [begin, end] : parts_of(states_->shape(0), narrow(blocks_.logits))) {
     const mx::array normed = decoder_.norm(parameters_, part(*states_, 0, begin, end));
@@ -193,7 +193,7 @@ double LayerwisePass::loss() {
 mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
   std::optional<mx::array> gradient = std::exchange(whole_head_gradient_, std::nullopt);
   if (!gradient) {
-    const mx::array head = part(decoder_.head(parameters_), 0, narrow(row), narrow(row + rows));
+    const mx::array head = part(decoder_.head_weight(parameters_), 0, narrow(row), narrow(row + rows));
     Accumulation sum({narrow(rows), head.shape(1)});
     for (const auto& [begin, end] :
          parts_of(normed_->shape(0), narrow(blocks_.logits * decoder_.shape().vocab / rows))) {

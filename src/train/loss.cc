@@ -67,14 +67,14 @@ Batch make_batch(std::span<const RowView> rows) {
 }
 
 mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, const Batch& batch) {
-  return summed_cross_entropy_value(target_states(decoder, parameters, batch), decoder.head(parameters), batch.targets);
+  return summed_cross_entropy_value(target_states(decoder, parameters, batch), decoder.head_weight(parameters), batch.targets);
 }
 
 LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Trained& trained,
                                     const Batch& batch) {
   const std::vector<int> wanted(trained.tensors().begin(), trained.tensors().end());
   const auto loss = [&](const std::vector<mx::array>& in) {
-    return summed_cross_entropy(target_states(decoder, in, batch), decoder.head(in), batch.targets);
+    return summed_cross_entropy(target_states(decoder, in, batch), decoder.head_weight(in), batch.targets);
   };
   auto [value, gradients] = mx::value_and_grad(loss, wanted)(parameters);
   return {std::move(value), std::move(gradients)};

@@ -1,0 +1,37 @@
+// Adapters in PEFT's files: a directory with adapter_config.json and adapter_model.safetensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/adapter_config.h"
+#include "model/checkpoint.h"
+#include "model/safetensors.h"
+
+namespace trunkline {
+
+struct Adapter {
+  AdapterConfig config;
+  AdapterShape shape;
+  std::vector<TensorShape> layout;  // tensor_shapes(shape)
+  Parameters tensors;               // parallel to layout, in the dtypes as stored
+  // What PEFT stores beside an adapter of the embedding or the head: the base's own weight.
+  std::vector<NamedTensor> base_copies;
+};
+
+// An adapter for `base`, whose tensors must still be there. Throws Error naming the file and the setting that is not
+// computed here, or the tensor that is missing, unknown, of another shape or dtype, not finite, or a copy of a weight
+// that the base has otherwise.
+Adapter load_adapter(const std::filesystem::path& directory, const Checkpoint& base);
+
+// Writes `adapter` to `directory` (made if absent); each file is written beside and renamed. The same adapter gives the
+// same bytes, in PEFT's order.
+void save_adapter(const Adapter& adapter, const std::filesystem::path& directory);
+
+// An adapter to begin training with: it changes nothing yet. A is drawn uniformly as PEFT does, B is 0 (of an
+// embedding, A is 0 and B normal), magnitudes are the norms of `base`. f32.
+Adapter new_adapter(const AdapterConfig& config, const Checkpoint& base, uint64_t seed);
+
+}  // namespace trunkline
