@@ -97,11 +97,12 @@ std::vector<int> Decoder::stage_tensors(int64_t index, Stage stage) const {
 }
 
 std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t index, Stage stage,
-                                      const std::vector<mx::array>& inputs, const RopeTable* rope) const {
+                                      const std::vector<mx::array>& inputs, const RopeTable* rope,
+                                      const Dropout* dropout) const {
   const LayerIndex& at = layers_[static_cast<size_t>(index)];
   const auto parameter = [&](int i) -> const mx::array& { return parameters[static_cast<size_t>(i)]; };
   const auto project = [&](const LinearIndex& linear, const mx::array& in) {
-    return apply_linear(parameters, linear, in);
+    return apply_linear(parameters, linear, in, dropout);
   };
   const mx::array& x = inputs.front();
   switch (stage) {
@@ -132,9 +133,11 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
 }
 
 mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::array& x, const RopeTable& rope,
-                         KeyValueCache* cache, const AttentionMask& mask) const {
-  std::vector<mx::array> heads =
-      stage(parameters, index, Stage::rotation, stage(parameters, index, Stage::heads, {x}), &rope);
+                         KeyValueCache* cache, const AttentionMask& mask, const Dropout* dropout) const {
+  const auto run = [&](Stage which, const std::vector<mx::array>& inputs) {
+    return stage(parameters, index, which, inputs, &rope, dropout);
+  };
+  std::vector<mx::array> heads = run(Stage::rotation, run(Stage::heads, {x}));
   if (cache != nullptr) {
     cache->layers.resize(layers_.size());
     KeyValueCache::Entry& entry = cache->layers[static_cast<size_t>(index)];
@@ -144,17 +147,17 @@ mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::
     entry.values = heads[2];
   }
   const mx::array mixed = causal_attention(heads[0], heads[1], heads[2], mask);
-  const mx::array middle = stage(parameters, index, Stage::attention_output, {x, mixed}).front();
-  const std::vector<mx::array> mlp = stage(parameters, index, Stage::mlp_input, {middle});
-  return stage(parameters, index, Stage::mlp_output, {middle, mlp[0], mlp[1]}).front();
+  const mx::array middle = run(Stage::attention_output, {x, mixed}).front();
+  const std::vector<mx::array> mlp = run(Stage::mlp_input, {middle});
+  return run(Stage::mlp_output, {middle, mlp[0], mlp[1]}).front();
 }
 
 mx::array Decoder::norm(const Parameters& parameters, const mx::array& x) const {
   return rms_norm(x, parameters[static_cast<size_t>(norm_)]);
 }
 
-mx::array Decoder::head(const Parameters& parameters, const mx::array& x) const {
-  return apply_linear(parameters, head_, x);
+mx::array Decoder::head(const Parameters& parameters, const mx::array& x, const Dropout* dropout) const {
+  return apply_linear(parameters, head_, x, dropout);
 }
 
 const mx::array& Decoder::head_weight(const Parameters& parameters) const {
@@ -171,10 +174,10 @@ mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, Ke
 }
 
 mx::array Decoder::hidden(const Parameters& parameters, const mx::array& ids, const mx::array& positions,
-                          const AttentionMask& mask) const {
+                          const AttentionMask& mask, const Dropout* dropout) const {
   mx::array x = embed(parameters, ids);
   const RopeTable rope = rope_table(positions, x.dtype());
-  for (int64_t i = 0; i < shape_.layers; ++i) x = layer(parameters, i, x, rope, nullptr, mask);
+  for (int64_t i = 0; i < shape_.layers; ++i) x = layer(parameters, i, x, rope, nullptr, mask, dropout);
   return norm(parameters, x);
 }
 

@@ -47,10 +47,12 @@ class Decoder {
   mx::array embed(const Parameters& parameters, const mx::array& ids) const;
   // One layer, causal: x [B, L, C] -> [B, L, C]. With a cache, x are the tokens after those it holds.
   mx::array layer(const Parameters& parameters, int64_t index, const mx::array& x, const RopeTable& rope,
-                  KeyValueCache* cache = nullptr, const AttentionMask& mask = {}) const;
-  // One stage of a layer; `rope` is of its tokens (rotation alone needs it).
+                  KeyValueCache* cache = nullptr, const AttentionMask& mask = {},
+                  const Dropout* dropout = nullptr) const;
+  // One stage of a layer; `rope` (rotation alone needs it) and `dropout` (of adapters' inputs) are of its tokens.
   std::vector<mx::array> stage(const Parameters& parameters, int64_t index, Stage stage,
-                               const std::vector<mx::array>& inputs, const RopeTable* rope = nullptr) const;
+                               const std::vector<mx::array>& inputs, const RopeTable* rope = nullptr,
+                               const Dropout* dropout = nullptr) const;
   // Made once a forward pass: for tokens at `positions` [L] or [B, L] (int32), whose states have `dtype`.
   RopeTable rope_table(const mx::array& positions, mx::Dtype dtype) const { return rope_.table(positions, dtype); }
   // The tensors that a stage uses, as positions in Parameters, ascending.
@@ -67,7 +69,9 @@ class Decoder {
   // The final norm: [..., C] -> [..., C]
   mx::array norm(const Parameters& parameters, const mx::array& x) const;
   // The head: hidden states after the norm [..., C] -> logits [..., V]
-  mx::array head(const Parameters& parameters, const mx::array& x) const;
+  mx::array head(const Parameters& parameters, const mx::array& x, const Dropout* dropout = nullptr) const;
+  // Whether the head is but a matrix: neither quantized nor adapted.
+  bool head_is_matrix() const { return !head_.quantized() && !head_.adapted(); }
   // The head's weight [V, C]: lm_head, or the embedding when tied.
   const mx::array& head_weight(const Parameters& parameters) const;
 
@@ -75,7 +79,7 @@ class Decoder {
   mx::array hidden(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
   // The same of tokens that stand at `positions` ([L] or [B, L], int32) and see what `mask` shows.
   mx::array hidden(const Parameters& parameters, const mx::array& ids, const mx::array& positions,
-                   const AttentionMask& mask) const;
+                   const AttentionMask& mask, const Dropout* dropout = nullptr) const;
   // hidden times head: [B, L] -> [B, L, V]
   mx::array logits(const Parameters& parameters, const mx::array& ids, KeyValueCache* cache = nullptr) const;
 

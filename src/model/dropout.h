@@ -25,9 +25,14 @@ class Dropout {
   // `keys` [B, L] (uint32): one a token, equal only where the masks are to be equal.
   Dropout(double rate, mx::array keys) : rate_(rate), keys_(std::move(keys)) {}
 
-  // x [B, l, F], tokens `first` and following of the rows, as the input of module number `module`: an entry becomes 0
-  // with probability `rate`, or is divided by 1 - rate.
-  mx::array apply(const mx::array& x, uint32_t module, int first) const;
+  // Of the tokens [begin, end) of each row.
+  Dropout part(int begin, int end) const;
+  // Of tokens of the flattened rows, as one row.
+  Dropout at(const mx::array& places) const;
+
+  // x [..., F], of as many tokens as there are keys, as the input of module number `module`: an entry becomes 0 with
+  // probability `rate`, or is divided by 1 - rate.
+  mx::array apply(const mx::array& x, uint32_t module) const;
 
  private:
   double rate_;

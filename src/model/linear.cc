@@ -48,11 +48,10 @@ std::vector<int> LinearIndex::adapter_tensors() const {
   return found;
 }
 
-mx::array apply_linear(const Arrays& parameters, const LinearIndex& at, const mx::array& x, const Dropout* dropout,
-                       int first) {
+mx::array apply_linear(const Arrays& parameters, const LinearIndex& at, const mx::array& x, const Dropout* dropout) {
   mx::array y = weight_product(parameters, at, x);
   if (at.adapted()) {
-    const mx::array dropped = dropout == nullptr ? x : dropout->apply(x, at.module, first);
+    const mx::array dropped = dropout == nullptr ? x : dropout->apply(x, at.module);
     const mx::array product = linear(to_rank(parameters, at, dropped), as(parameters, at.b, x.dtype()));
     if (at.magnitude < 0) {
       y = mx::add(y, product);

@@ -30,9 +30,9 @@ struct LinearIndex {
 };
 
 // x [..., in] -> W x + bias + scale B A dropped(x); with a magnitude m (DoRA), m / |W + scale B A| (W x + scale B A x)
-// + bias, a norm a row, constant in the backward pass. `dropout` may be null; x are tokens `first` and following of it.
+// + bias, a norm a row, constant in the backward pass. `dropout` is of x's tokens; it may be null.
 mx::array apply_linear(const std::vector<mx::array>& parameters, const LinearIndex& at, const mx::array& x,
-                       const Dropout* dropout = nullptr, int first = 0);
+                       const Dropout* dropout = nullptr);
 
 // ids [...] -> [..., out]; DoRA's norms are of columns of the weight.
 mx::array look_up(const std::vector<mx::array>& parameters, const LinearIndex& at, const mx::array& ids);

@@ -74,6 +74,38 @@ mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, con
   return mx::matmul(mx::transpose(here), mx::multiply(mx::astype(x, mx::float32), share));
 }
 
+// p - onehot(targets) is made here: what makes logits of x is not known.
+HeadFunctionBlock head_function_block(const HeadFunction& head, const std::vector<mx::array>& in,
+                                      const mx::array& targets) {
+  const auto run = [&](const std::vector<mx::array>& at) { return std::vector<mx::array>{head(at)}; };
+  const mx::array raw = head(in), logits = mx::astype(raw, mx::float32), p = row_softmax(logits);
+  const mx::array hits = mx::expand_dims(targets, 1);
+  const mx::array d = mx::put_along_axis(p, hits, mx::subtract(mx::take_along_axis(p, hits, 1), mx::array(1.0f)), 1);
+  return {chunk_loss(logits, log_sums_of(logits, p), targets), mx::vjp(run, in, {mx::astype(d, raw.dtype())}).second};
+}
+
+mx::array head_function_loss(const HeadFunction& head, const std::vector<mx::array>& in, const mx::array& targets) {
+  if (targets.shape(0) == 0) return mx::array(0.0f);
+  const auto forward = [head](const std::vector<mx::array>& all) {
+    const std::vector<mx::array> at(all.begin(), all.end() - 1);
+    HeadFunctionBlock block = head_function_block(head, at, all.back());
+    block.gradients.insert(block.gradients.begin(), block.loss);
+    return block.gradients;
+  };
+  const auto backward = [](const std::vector<mx::array>& all, const std::vector<mx::array>& cotangents,
+                           const std::vector<mx::array>& out) {
+    std::vector<mx::array> gradients;
+    for (size_t i = 1; i < out.size(); ++i) {
+      gradients.push_back(mx::multiply(out[i], mx::astype(cotangents[0], out[i].dtype())));
+    }
+    gradients.push_back(mx::zeros_like(all.back()));
+    return gradients;
+  };
+  std::vector<mx::array> all = in;
+  all.push_back(targets);
+  return mx::custom_vjp(forward, backward)(all).front();
+}
+
 mx::array subtract_targets(const mx::array& gradient, const mx::array& x, const mx::array& targets) {
   return mx::scatter_add(gradient, targets, mx::negative(mx::expand_dims(mx::astype(x, mx::float32), 1)), 0);
 }
@@ -91,15 +123,29 @@ mx::array summed_cross_entropy(const mx::array& x, const mx::array& head, const 
   return mx::custom_vjp(forward, backward)({x, head, targets}).front();
 }
 
-mx::array summed_cross_entropy_value(const mx::array& x, const mx::array& head, const mx::array& targets) {
-  const int chunk = chunk_tokens(head.shape(0));
+namespace {
+
+template <typename Logits>
+mx::array value_in_chunks(const mx::array& x, int vocab, const mx::array& targets, const Logits& logits_of) {
+  const int chunk = chunk_tokens(vocab);
   mx::array loss(0.0f);
   for (int begin = 0; begin < x.shape(0); begin += chunk) {
     const int end = std::min(x.shape(0), begin + chunk);
-    const mx::array logits = chunk_logits(mx::depends({rows_of(x, begin, end)}, {loss}).front(), head);
+    const mx::array logits = logits_of(mx::depends({rows_of(x, begin, end)}, {loss}).front());
     loss = mx::add(loss, chunk_loss(logits, log_sums_of(logits, row_softmax(logits)), rows_of(targets, begin, end)));
   }
   return loss;
+}
+
+}  // namespace
+
+mx::array summed_cross_entropy_value(const mx::array& x, const mx::array& head, const mx::array& targets) {
+  return value_in_chunks(x, head.shape(0), targets, [&](const mx::array& part) { return chunk_logits(part, head); });
+}
+
+mx::array head_function_value(const HeadFunction& head, const mx::array& x, int vocab, const mx::array& targets) {
+  return value_in_chunks(x, vocab, targets,
+                         [&](const mx::array& part) { return mx::astype(head({part}), mx::float32); });
 }
 
 }  // namespace trunkline

@@ -4,6 +4,9 @@
 
 #include <mlx/mlx.h>
 
+#include <functional>
+#include <vector>
+
 namespace trunkline {
 
 namespace mx = mlx::core;
@@ -27,6 +30,21 @@ HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array&
 // The gradient of rows of the head, in f32, without what subtract_targets takes from it: made from the logits of those
 // rows alone, and the log_sums over all rows.
 mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, const mx::array& log_sums);
+
+// A head that is not one matrix: {x [T, C], tensors of its own that are trained ...} -> logits [T, V].
+using HeadFunction = std::function<mx::array(const std::vector<mx::array>&)>;
+
+// As head_block, for such a head at {x, tensors ...}.
+struct HeadFunctionBlock {
+  mx::array loss;                    // f32 scalar
+  std::vector<mx::array> gradients;  // of x and the tensors, in their dtypes
+};
+HeadFunctionBlock head_function_block(const HeadFunction& head, const std::vector<mx::array>& in,
+                                      const mx::array& targets);
+
+// As above, for such a head.
+mx::array head_function_loss(const HeadFunction& head, const std::vector<mx::array>& in, const mx::array& targets);
+mx::array head_function_value(const HeadFunction& head, const mx::array& x, int vocab, const mx::array& targets);
 
 // Takes x[t] from row targets[t] of `gradient`, for all t.
 mx::array subtract_targets(const mx::array& gradient, const mx::array& x, const mx::array& targets);

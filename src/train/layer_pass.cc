@@ -86,21 +86,31 @@ class LayerPass::Gradients {
   std::map<int, Accumulation> sums_;
 };
 
+// A stage for the tokens [begin, end) of each row.
+Arrays LayerPass::run(const Parameters& parameters, int64_t layer, Stage stage, Part tokens,
+                      const Arrays& inputs) const {
+  const std::optional<Dropout> dropout = dropout_ ? std::optional(dropout_->part(tokens.begin, tokens.end)) : dropout_;
+  const Dropout* const dropped = dropout ? &*dropout : nullptr;
+  if (stage != Stage::rotation) return decoder_.stage(parameters, layer, stage, inputs, nullptr, dropped);
+  const RopeTable rope = rope_.part(tokens.begin, tokens.end);
+  return decoder_.stage(parameters, layer, stage, inputs, &rope);
+}
+
 // The gradients of a stage's inputs; those of its trained tensors are added to `gradients`. MLX makes of the stage's
 // forward pass only what these need: not its products.
-Arrays LayerPass::vjp(int64_t layer, Stage stage, const Arrays& inputs, const Arrays& cotangents, Gradients& gradients,
-                      const RopeTable* rope) const {
+Arrays LayerPass::vjp(int64_t layer, Stage stage, Part tokens, const Arrays& inputs, const Arrays& cotangents,
+                      Gradients& gradients) const {
   std::vector<int> used = decoder_.stage_tensors(layer, stage);
   std::erase_if(used, [&](int tensor) { return !trained_[static_cast<size_t>(tensor)]; });
   Arrays primals;
   for (const int tensor : used) primals.push_back(parameters_[static_cast<size_t>(tensor)]);
   primals.insert(primals.end(), inputs.begin(), inputs.end());
-  const auto run = [&](const Arrays& in) {
+  const auto forward = [&](const Arrays& in) {
     Parameters parameters = parameters_;
     for (size_t i = 0; i < used.size(); ++i) parameters[static_cast<size_t>(used[i])] = in[i];
-    return decoder_.stage(parameters, layer, stage, {in.begin() + static_cast<ptrdiff_t>(used.size()), in.end()}, rope);
+    return run(parameters, layer, stage, tokens, {in.begin() + static_cast<ptrdiff_t>(used.size()), in.end()});
   };
-  Arrays found = mx::vjp(run, primals, cotangents).second;
+  Arrays found = mx::vjp(forward, primals, cotangents).second;
   for (size_t i = 0; i < used.size(); ++i) gradients.add(used[i], found[i]);
   return {found.begin() + static_cast<ptrdiff_t>(used.size()), found.end()};
 }
@@ -108,7 +118,7 @@ Arrays LayerPass::vjp(int64_t layer, Stage stage, const Arrays& inputs, const Ar
 Arrays LayerPass::project(int64_t layer, const mx::array& x) const {
   Assemblies heads(x.shape(1));
   for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
-    heads.put(begin, end, decoder_.stage(parameters_, layer, Stage::heads, {part(x, 1, begin, end)}));
+    heads.put(begin, end, run(parameters_, layer, Stage::heads, {begin, end}, {part(x, 1, begin, end)}));
     pacer_.queue(heads.values());
   }
   return heads.take();
@@ -118,8 +128,7 @@ Arrays LayerPass::rotate(int64_t layer, const Arrays& heads) const {
   const int tokens = heads.front().shape(1);
   Assemblies rotated(tokens);
   for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
-    const RopeTable rope = rope_.part(begin, end);
-    rotated.put(begin, end, decoder_.stage(parameters_, layer, Stage::rotation, parts(heads, begin, end), &rope));
+    rotated.put(begin, end, run(parameters_, layer, Stage::rotation, {begin, end}, parts(heads, begin, end)));
     pacer_.queue(rotated.values());
   }
   return rotated.take();
@@ -137,9 +146,10 @@ LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep ke
   if (keep != Keep::input) kept.mixed = mixed;
   Assemblies output(x.shape(1)), mlp(x.shape(1));
   const auto to_output = [&](int begin, int end) {
-    const Arrays middle = decoder_.stage(parameters_, layer, Stage::attention_output, parts({x, mixed}, begin, end));
-    const Arrays all = joined(middle, decoder_.stage(parameters_, layer, Stage::mlp_input, middle));
-    output.put(begin, end, decoder_.stage(parameters_, layer, Stage::mlp_output, all));
+    const Part at{begin, end};
+    const Arrays middle = run(parameters_, layer, Stage::attention_output, at, parts({x, mixed}, begin, end));
+    const Arrays all = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
+    output.put(begin, end, run(parameters_, layer, Stage::mlp_output, at, all));
     if (keep == Keep::all) mlp.put(begin, end, all);
   };
   for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
@@ -166,16 +176,17 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
   // Nothing of a block is held when it is queued but what it is made for: its memory, and that of `owed`, is used
   // again.
   const auto back_to_attention = [&](int begin, int end) {
+    const Part at{begin, end};
     const Arrays old = parts(owed.values(), begin, end);
     const Arrays in = {part(x, 1, begin, end), old[1]};
     Arrays mlp = parts(kept.mlp, begin, end);
     if (mlp.empty()) {
-      const Arrays middle = decoder_.stage(parameters_, layer, Stage::attention_output, in);
-      mlp = joined(middle, decoder_.stage(parameters_, layer, Stage::mlp_input, middle));
+      const Arrays middle = run(parameters_, layer, Stage::attention_output, at, in);
+      mlp = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
     }
-    const Arrays out = vjp(layer, Stage::mlp_output, mlp, {old[0]}, gradients);
-    const Arrays middle = vjp(layer, Stage::mlp_input, {mlp[0]}, {out[1], out[2]}, gradients);
-    owed.put(begin, end, vjp(layer, Stage::attention_output, in, {out[0] + middle[0]}, gradients));
+    const Arrays out = vjp(layer, Stage::mlp_output, at, mlp, {old[0]}, gradients);
+    const Arrays middle = vjp(layer, Stage::mlp_input, at, {mlp[0]}, {out[1], out[2]}, gradients);
+    owed.put(begin, end, vjp(layer, Stage::attention_output, at, in, {out[0] + middle[0]}, gradients));
   };
   const std::vector<Part> blocks = parts_of(tokens, blocks_.tokens);
   for (const auto& [begin, end] : blocks) {
@@ -197,10 +208,10 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
   std::optional<Assemblies> input;
   if (to_input) input.emplace(std::move(past));
   const auto back_to_input = [&](int begin, int end) {
-    const RopeTable rope = rope_.part(begin, end);
+    const Part at{begin, end};
     const Arrays heads =
-        vjp(layer, Stage::rotation, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients, &rope);
-    const Arrays in = vjp(layer, Stage::heads, {part(x, 1, begin, end)}, heads, gradients);
+        vjp(layer, Stage::rotation, at, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients);
+    const Arrays in = vjp(layer, Stage::heads, at, {part(x, 1, begin, end)}, heads, gradients);
     if (input) input->put(begin, end, {part(input->values().front(), 1, begin, end) + in[0]});
   };
   for (const auto& [begin, end] : blocks) {

@@ -36,12 +36,13 @@ struct LayerBlocks {
 class LayerPass {
  public:
   LayerPass(const Decoder& decoder, const Parameters& parameters, const Trained& trained, const AttentionMask& mask,
-            const RopeTable& rope, LayerBlocks blocks, Pacer& pacer)
+            const RopeTable& rope, const std::optional<Dropout>& dropout, LayerBlocks blocks, Pacer& pacer)
       : decoder_(decoder),
         parameters_(parameters),
         trained_(trained),
         mask_(mask),
         rope_(rope),
+        dropout_(dropout),
         blocks_(blocks),
         pacer_(pacer) {}
 
@@ -62,15 +63,17 @@ class LayerPass {
   class Gradients;
   std::vector<mx::array> project(int64_t layer, const mx::array& x) const;
   std::vector<mx::array> rotate(int64_t layer, const std::vector<mx::array>& heads) const;
-  std::vector<mx::array> vjp(int64_t layer, Stage stage, const std::vector<mx::array>& inputs,
-                             const std::vector<mx::array>& cotangents, Gradients& gradients,
-                             const RopeTable* rope = nullptr) const;
+  std::vector<mx::array> run(const Parameters& parameters, int64_t layer, Stage stage, Part tokens,
+                             const std::vector<mx::array>& inputs) const;
+  std::vector<mx::array> vjp(int64_t layer, Stage stage, Part tokens, const std::vector<mx::array>& inputs,
+                             const std::vector<mx::array>& cotangents, Gradients& gradients) const;
 
   const Decoder& decoder_;
   const Parameters& parameters_;
   const Trained& trained_;
   const AttentionMask& mask_;
   const RopeTable& rope_;
+  const std::optional<Dropout>& dropout_;
   LayerBlocks blocks_;
   Pacer& pacer_;
 };

@@ -41,6 +41,24 @@ void cut(std::vector<Piece>& pieces, const Decoder& decoder, int tensor, int64_t
   }
 }
 
+// Trained tensors of an adapter, as one piece named after its module.
+void add_adapter(std::vector<Piece>& pieces, const Decoder& decoder, const Trained& trained, const LinearIndex& at) {
+  Piece piece;
+  for (const int tensor : at.adapter_tensors()) {
+    const auto place = static_cast<size_t>(tensor);
+    const TensorShape& shape = decoder.layout()[place];
+    if (piece.name.empty()) piece.name = shape.name.substr(0, shape.name.find(".lora_"));
+    if (trained[place]) piece.rows.push_back({place, 0, shape.dims.front()});
+  }
+  if (!piece.rows.empty()) pieces.push_back(std::move(piece));
+}
+
+std::vector<int> tensors_of(const Piece& piece) {
+  std::vector<int> tensors;
+  for (const TensorRows& rows : piece.rows) tensors.push_back(static_cast<int>(rows.tensor));
+  return tensors;
+}
+
 constexpr Stage kStages[] = {Stage::heads, Stage::rotation, Stage::attention_output, Stage::mlp_input,
                              Stage::mlp_output};
 
@@ -52,6 +70,7 @@ std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int
   if (!decoder.shape().tied && is_trained(decoder.head_index())) {
     cut(pieces, decoder, decoder.head_index(), vocab_rows);
   }
+  add_adapter(pieces, decoder, trained, decoder.head_layer());
   if (is_trained(decoder.norm_index())) cut(pieces, decoder, decoder.norm_index(), decoder.shape().hidden);
   for (int64_t layer = decoder.shape().layers - 1; layer >= 0; --layer) {
     Piece piece{.name = fmt::format("layer {}", layer), .rows = {}, .layer = layer};
@@ -65,6 +84,7 @@ std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int
     if (!piece.rows.empty()) pieces.push_back(std::move(piece));
   }
   if (is_trained(decoder.embedding_index())) cut(pieces, decoder, decoder.embedding_index(), vocab_rows);
+  add_adapter(pieces, decoder, trained, decoder.embedding_layer());
   return pieces;
 }
 
@@ -96,11 +116,24 @@ LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameter
   for (const Piece& piece : pieces_of(decoder, trained_, blocks.vocab_rows)) {
     if (piece.layer >= 0) lowest_ = piece.layer;
   }
-  if (is_trained(decoder.embedding_index())) lowest_ = 0;
+  to_embedding_ = is_trained(decoder.embedding_index());
+  for (const int tensor : decoder.embedding_layer().adapter_tensors())
+    to_embedding_ = to_embedding_ || is_trained(tensor);
+  if (to_embedding_) lowest_ = 0;
+  for (const int tensor : decoder.head_layer().adapter_tensors()) {
+    if (is_trained(tensor)) head_tensors_.push_back(tensor);
+  }
 }
 
 LayerPass LayerwisePass::layer_pass() {
-  return {decoder_, parameters_, trained_, batch_.mask, *rope_, {narrow(blocks_.queries), narrow(blocks_.tokens)}, pacer_};
+  return {decoder_,
+          parameters_,
+          trained_,
+          batch_.mask,
+          *rope_,
+          batch_.dropout,
+          {narrow(blocks_.queries), narrow(blocks_.tokens)},
+          pacer_};
 }
 
 Keep LayerwisePass::keep_of(int64_t layer) const {
@@ -127,6 +160,7 @@ void LayerwisePass::run_layers(bool keep) {
 
 double LayerwisePass::forward() {
   run_layers(true);
+  const bool is_matrix = decoder_.head_is_matrix();
   const mx::array& head = decoder_.head_weight(parameters_);
   const int targets = states_->shape(0);
   const bool to_head = is_trained(decoder_.head_index()), to_norm = is_trained(decoder_.norm_index());
@@ -134,6 +168,10 @@ double LayerwisePass::forward() {
   Assembly gradient(states_->shape(), states_->dtype(), 0), log_sums({targets, 1}, mx::float32, 0),
       all_normed(states_->shape(), states_->dtype(), 0);
   Accumulation norm_gradient(parameters_[static_cast<size_t>(decoder_.norm_index())].shape());
+  std::vector<Accumulation> head_sums;
+  for (const int tensor : head_tensors_) head_sums.emplace_back(parameters_[static_cast<size_t>(tensor)].shape());
+  std::optional<Dropout> dropout;
+  if (batch_.dropout && !is_matrix) dropout = batch_.dropout->at(batch_.positions);
   Arrays losses;
   const auto norm = [&](const Arrays& in) {
     Parameters parameters = parameters_;
@@ -141,23 +179,38 @@ double LayerwisePass::forward() {
     return Arrays{decoder_.norm(parameters, in[0])};
   };
   // As in a layer, nothing of a block is held when it is queued but what it is made for.
-  const auto to_loss_and_back = [&](int begin, int end) {
-    const mx::array x = part(*states_, 0, begin, end), normed = decoder_.norm(parameters_, x);
+  const auto matrix_back = [&](int begin, int end, const mx::array& normed) {
     const HeadBlock block = head_block(normed, head, part(batch_.targets, 0, begin, end));
-    const mx::array& weight = parameters_[static_cast<size_t>(decoder_.norm_index())];
-    const Arrays owed = mx::vjp(norm, {x, weight}, {block.x_gradient}).second;
-    gradient.put(begin, end, owed[0]);
-    if (to_norm) norm_gradient.add(owed[1]);
+    losses.push_back(block.loss);
     if (to_head) {
       log_sums.put(begin, end, block.log_sums);
       all_normed.put(begin, end, normed);
     }
+    if (whole) {
+      const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
+      whole_head_gradient_ = whole_head_gradient_
+                                 ? mx::addmm(*std::exchange(whole_head_gradient_, std::nullopt), transposed, normed_f32)
+                                 : mx::matmul(transposed, normed_f32);
+    }
+    return block.x_gradient;
+  };
+  const auto function_back = [&](int begin, int end, const mx::array& normed) {
+    Arrays in = {normed};
+    for (const int tensor : head_tensors_) in.push_back(parameters_[static_cast<size_t>(tensor)]);
+    const std::optional<Dropout> here = dropout ? std::optional(dropout->part(begin, end)) : std::nullopt;
+    const HeadFunctionBlock block = head_function_block(head_function(decoder_, parameters_, head_tensors_, here), in,
+                                                        part(batch_.targets, 0, begin, end));
     losses.push_back(block.loss);
-    if (!whole) return;
-    const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
-    whole_head_gradient_ = whole_head_gradient_
-                               ? mx::addmm(*std::exchange(whole_head_gradient_, std::nullopt), transposed, normed_f32)
-                               : mx::matmul(transposed, normed_f32);
+    for (size_t i = 0; i < head_sums.size(); ++i) head_sums[i].add(block.gradients[i + 1]);
+    return block.gradients.front();
+  };
+  const auto to_loss_and_back = [&](int begin, int end) {
+    const mx::array x = part(*states_, 0, begin, end), normed = decoder_.norm(parameters_, x);
+    const mx::array d = is_matrix ? matrix_back(begin, end, normed) : function_back(begin, end, normed);
+    const mx::array& weight = parameters_[static_cast<size_t>(decoder_.norm_index())];
+    const Arrays owed = mx::vjp(norm, {x, weight}, {d}).second;
+    gradient.put(begin, end, owed[0]);
+    if (to_norm) norm_gradient.add(owed[1]);
   };
   for (const auto& [begin, end] : parts_of(targets, narrow(blocks_.logits))) {
     to_loss_and_back(begin, end);
@@ -165,11 +218,13 @@ double LayerwisePass::forward() {
     if (to_norm) made.push_back(norm_gradient.value());
     if (to_head) made.insert(made.end(), {log_sums.value(), all_normed.value()});
     if (whole) made.push_back(*whole_head_gradient_);
+    for (const Accumulation& sum : head_sums) made.push_back(sum.value());
     pacer_.queue(std::move(made));
   }
   states_gradient_ = gradient.take();
   states_.reset();
   if (to_norm) norm_gradient_ = norm_gradient.take();
+  for (Accumulation& sum : head_sums) head_gradients_.push_back(sum.take());
   if (to_head) {
     log_sums_ = log_sums.take();
     normed_ = all_normed.take();
@@ -179,11 +234,17 @@ double LayerwisePass::forward() {
 
 double LayerwisePass::loss() {
   run_layers(false);
-  const mx::array& head = decoder_.head_weight(parameters_);
+  const auto value = [&](const mx::array& normed, const mx::array& targets) {
+    if (decoder_.head_is_matrix()) {
+      return summed_cross_entropy_value(normed, decoder_.head_weight(parameters_), targets);
+    }
+    return head_function_value(head_function(decoder_, parameters_), normed, static_cast<int>(decoder_.shape().vocab),
+                               targets);
+  };
   Arrays losses;
   for (const auto& [begin, end] : parts_of(states_->shape(0), narrow(blocks_.logits))) {
     const mx::array normed = decoder_.norm(parameters_, part(*states_, 0, begin, end));
-    losses.push_back(summed_cross_entropy_value(normed, head, part(batch_.targets, 0, begin, end)));
+    losses.push_back(value(normed, part(batch_.targets, 0, begin, end)));
     pacer_.queue({losses.back()});
   }
   return sum_of(losses);
@@ -233,6 +294,34 @@ mx::array LayerwisePass::add_embedding_gradient(mx::array gradient, const mx::ar
   return mx::scatter_add(std::exchange(gradient, mx::array(0.0f)), indices(which), mx::expand_dims(owed, 1), 0);
 }
 
+// The gradients of tensors of the embedding's adapter; d [B, L, C].
+Arrays LayerwisePass::embedding_adapter_gradients(const std::vector<int>& tensors, const mx::array& d) {
+  Arrays primals;
+  std::vector<Accumulation> sums;
+  for (const int tensor : tensors) {
+    primals.push_back(parameters_[static_cast<size_t>(tensor)]);
+    sums.emplace_back(primals.back().shape());
+  }
+  for (const auto& [begin, end] : parts_of(batch_.ids.shape(1), narrow(blocks_.tokens))) {
+    const mx::array ids = part(batch_.ids, 1, begin, end);
+    const auto embed = [&](const Arrays& in) {
+      Parameters parameters = parameters_;
+      for (size_t i = 0; i < tensors.size(); ++i) parameters[static_cast<size_t>(tensors[i])] = in[i];
+      return Arrays{decoder_.embed(parameters, ids)};
+    };
+    const Arrays owed = mx::vjp(embed, primals, {part(d, 1, begin, end)}).second;
+    Arrays made;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i].add(owed[i]);
+      made.push_back(sums[i].value());
+    }
+    pacer_.queue(std::move(made));
+  }
+  Arrays gradients;
+  for (Accumulation& sum : sums) gradients.push_back(sum.take());
+  return gradients;
+}
+
 // The gradient of the last layer's output [B, L, C], which owes nothing where no target is predicted.
 mx::array LayerwisePass::last_output_gradient() {
   const mx::array owed = *std::exchange(states_gradient_, std::nullopt);
@@ -247,12 +336,11 @@ mx::array LayerwisePass::last_output_gradient() {
 void LayerwisePass::backward(const HandOver& hand_over) {
   mx::array d = last_output_gradient();
   const LayerPass pass = layer_pass();
-  const bool to_embedding = is_trained(decoder_.embedding_index());
   int64_t layer = decoder_.shape().layers;  // d is owed by the input of it
   const auto next_layer = [&] {
     --layer;
     LayerPass::Backward result = pass.backward(layer, std::move(kept_.back()), std::exchange(d, mx::array(0.0f)),
-                                               to_embedding || layer > lowest_);
+                                               to_embedding_ || layer > lowest_);
     kept_.pop_back();
     if (result.input) d = *std::exchange(result.input, std::nullopt);
     Arrays gradients;
@@ -273,6 +361,11 @@ void LayerwisePass::backward(const HandOver& hand_over) {
       gradients = {add_embedding_gradient(std::exchange(gradient, mx::array(0.0f)), d, first.row)};
     } else if (tensor == decoder_.head_index()) {
       gradients = {head_gradient(first.row, first.rows)};
+    } else if (std::ranges::count(head_tensors_, tensor) > 0) {
+      gradients = std::exchange(head_gradients_, {});
+    } else if (std::ranges::count(decoder_.embedding_layer().adapter_tensors(), tensor) > 0) {
+      while (layer > 0) next_layer();
+      gradients = embedding_adapter_gradients(tensors_of(piece), d);
     } else {
       gradients = {*std::exchange(norm_gradient_, std::nullopt)};
     }

@@ -66,6 +66,7 @@ class LayerwisePass {
   void run_layers(bool keep);
   mx::array last_output_gradient();
   mx::array head_gradient(int64_t row, int64_t rows);
+  std::vector<mx::array> embedding_adapter_gradients(const std::vector<int>& tensors, const mx::array& d);
   mx::array add_embedding_gradient(mx::array gradient, const mx::array& d, int64_t row) const;
 
   const Decoder& decoder_;
@@ -74,6 +75,8 @@ class LayerwisePass {
   const Batch& batch_;
   StepBlocks blocks_;
   int64_t lowest_;  // layer that a gradient passes
+  bool to_embedding_ = false;
+  std::vector<int> head_tensors_;  // trained ones of the head's adapter
   Pacer pacer_;
   std::vector<int32_t> ids_, targets_;
   std::optional<RopeTable> rope_;
@@ -82,6 +85,7 @@ class LayerwisePass {
   // gradient the final norm of it (the norm's weight may be updated before) and log(sum(exp(logits))) [T, 1].
   std::optional<mx::array> states_, states_gradient_, normed_, log_sums_;
   std::optional<mx::array> norm_gradient_, whole_head_gradient_;
+  std::vector<mx::array> head_gradients_;  // parallel to head_tensors_
 };
 
 }  // namespace trunkline

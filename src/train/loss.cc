@@ -10,7 +10,8 @@ namespace {
 
 // Hidden states where targets are predicted: [T, C].
 mx::array target_states(const Decoder& decoder, const Parameters& parameters, const Batch& batch) {
-  const mx::array hidden = decoder.hidden(parameters, batch.ids, batch.places, batch.mask);
+  const mx::array hidden =
+      decoder.hidden(parameters, batch.ids, batch.places, batch.mask, batch.dropout ? &*batch.dropout : nullptr);
   return mx::take(mx::reshape(hidden, {-1, hidden.shape(-1)}), batch.positions, 0);
 }
 
@@ -66,15 +67,39 @@ Batch make_batch(std::span<const RowView> rows) {
   return make_batch(sequences);
 }
 
+HeadFunction head_function(const Decoder& decoder, const Parameters& parameters, std::vector<int> tensors,
+                           std::optional<Dropout> dropout) {
+  return [&decoder, &parameters, tensors = std::move(tensors),
+          dropout = std::move(dropout)](const std::vector<mx::array>& in) {
+    const Dropout* const dropped = dropout ? &*dropout : nullptr;
+    if (tensors.empty()) return decoder.head(parameters, in[0], dropped);
+    Parameters all = parameters;
+    for (size_t i = 0; i < tensors.size(); ++i) all[static_cast<size_t>(tensors[i])] = in[i + 1];
+    return decoder.head(all, in[0], dropped);
+  };
+}
+
 mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, const Batch& batch) {
-  return summed_cross_entropy_value(target_states(decoder, parameters, batch), decoder.head_weight(parameters), batch.targets);
+  const mx::array states = target_states(decoder, parameters, batch);
+  if (decoder.head_is_matrix()) {
+    return summed_cross_entropy_value(states, decoder.head_weight(parameters), batch.targets);
+  }
+  return head_function_value(head_function(decoder, parameters), states, static_cast<int>(decoder.shape().vocab),
+                             batch.targets);
 }
 
 LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Trained& trained,
                                     const Batch& batch) {
   const std::vector<int> wanted(trained.tensors().begin(), trained.tensors().end());
   const auto loss = [&](const std::vector<mx::array>& in) {
-    return summed_cross_entropy(target_states(decoder, in, batch), decoder.head_weight(in), batch.targets);
+    const mx::array states = target_states(decoder, in, batch);
+    if (decoder.head_is_matrix()) return summed_cross_entropy(states, decoder.head_weight(in), batch.targets);
+    std::vector<mx::array> at = {states};
+    const std::vector<int> tensors = decoder.head_layer().adapter_tensors();
+    for (const int tensor : tensors) at.push_back(in[static_cast<size_t>(tensor)]);
+    const std::optional<Dropout> dropout =
+        batch.dropout ? std::optional(batch.dropout->at(batch.positions)) : std::nullopt;
+    return head_function_loss(head_function(decoder, parameters, tensors, dropout), at, batch.targets);
   };
   auto [value, gradients] = mx::value_and_grad(loss, wanted)(parameters);
   return {std::move(value), std::move(gradients)};

@@ -5,11 +5,13 @@
 #include <mlx/mlx.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "model/attention.h"
 #include "model/decoder.h"
+#include "train/cross_entropy.h"
 #include "train/dataset.h"
 #include "train/trained.h"
 
@@ -24,11 +26,17 @@ struct Batch {
   int64_t target_count = 0;
   mx::array places;      // [L] int32: where tokens stand in their row; [B, L] where rows share a sequence
   AttentionMask mask{};  // rows of one sequence see nothing of each other; empty where there are none such
+  std::optional<Dropout> dropout = std::nullopt;  // of adapters' inputs, in training
 };
 
 Batch make_batch(std::span<const std::vector<RowView>> sequences);
 // Of a row each.
 Batch make_batch(std::span<const RowView> rows);
+
+// A decoder's head that is more than a matrix, at {x, tensors[i] ...} (positions in the layout; the others are taken
+// from `parameters`, which must live as long).
+HeadFunction head_function(const Decoder& decoder, const Parameters& parameters, std::vector<int> tensors = {},
+                           std::optional<Dropout> dropout = std::nullopt);
 
 // The batch's loss summed over its targets, as a lazy f32 scalar; for validation.
 mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, const Batch& batch);

@@ -98,6 +98,7 @@ GoldenRun read_run(const std::string& name, const std::string& description) {
       {"bias correction", [](GoldenRun& run, const auto&) { run.optimizer.bias_correction = true; }},
       {"no bias correction", [](GoldenRun& run, const auto&) { run.optimizer.bias_correction = false; }},
       {"(?:global )?gradient norm clipped to #", [](GoldenRun& run, const auto& n) { run.max_norm = n[0]; }},
+      {"inputs and labels are the base case's", [](GoldenRun&, const auto&) {}},
       {"# steps?", [](GoldenRun& run, const auto& n) { run.steps = static_cast<int>(n[0]); }}};
 
   GoldenRun run;
@@ -130,15 +131,21 @@ GoldenRun read_run(const std::string& name, const std::string& description) {
   return run;
 }
 
+mx::array load_as(const SafetensorsFile& file, const std::string& name, mx::Dtype dtype,
+                  const std::vector<int64_t>& dims) {
+  mx::array value = load_as(file, name, dtype);
+  const mx::Shape& shape = value.shape();
+  if (!std::equal(shape.begin(), shape.end(), dims.begin(), dims.end())) {
+    fail(ErrorKind::input, "{}: {}: wrong shape", file.path().string(), name);
+  }
+  return value;
+}
+
 Parameters GoldenCase::tensors(const std::string& name) const {
   const SafetensorsFile file(directory / (name + ".safetensors"));
   Parameters tensors;
   for (const TensorShape& tensor : checkpoint.layout) {
-    tensors.push_back(load_as(file, tensor.name, mx::float32));
-    const mx::Shape& shape = tensors.back().shape();
-    if (!std::equal(shape.begin(), shape.end(), tensor.dims.begin(), tensor.dims.end())) {
-      fail(ErrorKind::input, "{}: {}: wrong shape", file.path().string(), tensor.name);
-    }
+    tensors.push_back(load_as(file, tensor.name, mx::float32, tensor.dims));
   }
   if (file.tensors().size() != tensors.size()) {
     fail(ErrorKind::input, "{}: {} tensors for a model of {}", file.path().string(), file.tensors().size(),
@@ -147,7 +154,7 @@ Parameters GoldenCase::tensors(const std::string& name) const {
   return tensors;
 }
 
-GoldenCase read_case(const fs::path& directory) {
+GoldenCase read_base(const fs::path& directory) {
   if (!fs::is_directory(directory)) fail(ErrorKind::input, "{}: not a directory", directory.string());
   GoldenCase golden{.directory = directory,
                     .checkpoint = load_checkpoint(directory / "model"),
@@ -158,6 +165,11 @@ GoldenCase read_case(const fs::path& directory) {
                     .prompt = {},
                     .continuation = {}};
   read_forward(golden);
+  return golden;
+}
+
+GoldenCase read_case(const fs::path& directory) {
+  GoldenCase golden = read_base(directory);
   read_case_json(golden);
   return golden;
 }

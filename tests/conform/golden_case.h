@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/checkpoint.h"
+#include "model/safetensors.h"
 #include "train/optimizer.h"
 
 namespace trunkline::conform {
@@ -39,6 +40,12 @@ struct GoldenCase {
 
 // Throws Error naming the file that is missing or malformed.
 GoldenCase read_case(const std::filesystem::path& directory);
+// The checkpoint and forward.safetensors alone.
+GoldenCase read_base(const std::filesystem::path& directory);
+
+// A tensor of a file, evaluated, in `dtype`. Throws Error naming it if it is of another shape than `dims`.
+mx::array load_as(const SafetensorsFile& file, const std::string& name, mx::Dtype dtype,
+                  const std::vector<int64_t>& dims);
 
 // The run that a case.json's sentence describes: "lr 0.1, momentum 0.9, weight decay 0.01 (added to the gradient), 3
 // steps". Throws Error(input) at a phrase that it does not understand.

@@ -7,7 +7,9 @@
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "conform/adapter_case.h"
 #include "conform/golden_case.h"
 #include "conform/parts.h"
 
@@ -22,13 +24,15 @@ bool run_case(std::filesystem::path directory) {
   const std::string name = directory.filename().string();
   bool ok = true;
   try {
-    for (const PartResult& result : run_parts(read_case(directory))) {
-      fmt::print("{:16} {:26} {:10.3g} tolerance {:7.0e}  {:4}  {}\n", name, result.part, result.worst,
+    const std::vector<PartResult> results =
+        is_adapter_case(directory) ? run_parts(read_adapter_case(directory)) : run_parts(read_case(directory));
+    for (const PartResult& result : results) {
+      fmt::print("{:22} {:26} {:10.3g} tolerance {:7.0e}  {:4}  {}\n", name, result.part, result.worst,
                  result.tolerance, result.ok ? "ok" : "FAIL", result.note);
       ok = ok && result.ok;
     }
   } catch (const std::exception& error) {
-    fmt::print("{:16} FAIL: {}\n", name, error.what());
+    fmt::print("{:22} FAIL: {}\n", name, error.what());
     ok = false;
   }
   std::fflush(stdout);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "conform/adapter_case.h"
 #include "conform/golden_case.h"
 
 namespace trunkline::conform {
@@ -18,5 +19,7 @@ struct PartResult {
 
 // Every part, in the order of the forward pass, the backward pass, the optimizers and generation.
 std::vector<PartResult> run_parts(const GoldenCase& golden);
+// Of an adapter: its files too, and its merging.
+std::vector<PartResult> run_parts(const AdapterCase& golden);
 
 }  // namespace trunkline::conform
