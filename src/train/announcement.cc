@@ -35,9 +35,10 @@ std::vector<std::string> describe_step(const StepContext& context, const StepSiz
     lines.push_back("each layer is updated as soon as its gradients are summed");
   } else {
     lines.push_back(fmt::format("gradients are held until all have been checked{}",
-                                context.max_grad_norm > 0.0 ? " (clipping by the global norm needs all of them)"
-                                : context.accumulates       ? " (accumulation needs all of them)"
-                                                            : ""));
+                                context.max_grad_norm > 0.0     ? " (clipping by the global norm needs all of them)"
+                                : context.grad_norms != nullptr ? " (a spike of their norm shows in all of them)"
+                                : context.accumulates           ? " (accumulation needs all of them)"
+                                                                : ""));
   }
   return lines;
 }

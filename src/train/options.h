@@ -29,6 +29,9 @@ struct TrainOptions {
   double learning_rate = 1e-5;
   ScheduleOptions schedule;    // without arguments: made from learning_rate and the run's length
   double max_grad_norm = 0.0;  // 0: no clipping
+  // Standard deviations above the last skip_window steps from which a step's update is left out; 0: it never is.
+  double skip_loss_z = 0.0, skip_grad_z = 0.0;
+  int64_t skip_window = 128;
 
   bool packing = false;    // several rows to a sequence
   int64_t batch_size = 4;  // sequences of the global batch of one micro-step
@@ -50,6 +53,9 @@ struct TrainOptions {
   std::filesystem::path trace;  // rank 0's timeline, as a Chrome trace; other ranks' beside it
 
   int64_t val_batches = 25, test_batches = 500;  // -1: all
+  int64_t early_stopping_patience = 0;    // validations in a row without a better loss that end the run; 0: none do
+  double early_stopping_threshold = 0.0;  // by how much a loss must be lower to be better
+  bool keep_best = false, load_best_model_at_end = false;
   int64_t steps_per_report = 10, steps_per_eval = 200, save_every = 100, check_every = 100;
   int64_t keep = 2;                 // snapshots
   std::optional<Dtype> save_dtype;  // none: the source's dtypes
@@ -72,6 +78,8 @@ struct Setting {
 
 // Every option under its YAML key, in the order in which people read them.
 std::vector<Setting> settings_of(const TrainOptions& options);
+
+inline bool keeps_best(const TrainOptions& options) { return options.keep_best || options.load_best_model_at_end; }
 
 // The schedule in full: its arguments, where the options left them out, from the learning rate and the run's length.
 ScheduleOptions full_schedule(const TrainOptions& options, int64_t total_steps);

@@ -69,9 +69,9 @@ void Progress::write(const std::string& line) {
   if (!metrics_) fail(ErrorKind::system, "cannot write {} (is the disk full?)", metrics_path_.string());
 }
 
-void Progress::step(int64_t number, const StepResult& result, double learning_rate, double seconds,
-                    int64_t trained_tokens) {
+void Progress::step(const RunState& state, const StepResult& result, double learning_rate, double seconds) {
   if (quiet_) return;
+  const int64_t number = state.step;
   const auto targets = static_cast<double>(result.targets);
   nlohmann::ordered_json line{{"step", number},
                               {"loss", result.loss},
@@ -86,7 +86,8 @@ void Progress::step(int64_t number, const StepResult& result, double learning_ra
                               {"tokens_per_s", targets / seconds},
                               {"target_tokens", result.targets},
                               {"tokens", result.tokens},
-                              {"trained_tokens", trained_tokens},
+                              {"trained_tokens", state.trained_tokens},
+                              {"skipped_steps", state.skipped_steps},
                               {"process_bytes", process_memory().now},
                               {"process_peak_bytes", process_memory().peak},
                               {"mlx_peak_bytes", mlx::core::get_peak_memory()}};
@@ -119,14 +120,24 @@ void Progress::step(int64_t number, const StepResult& result, double learning_ra
   }
 }
 
-void Progress::loss(int64_t number, const char* name, double loss, double seconds) {
+void Progress::spike(int64_t number, const char* what, double value, const SpikeWatch& watch) {
+  say(fmt::format("step {}/{}  no update: its {}, {:.4g}, is {:.1f} standard deviations above that of the steps before",
+                  number, total_, what, value, watch.score()));
+}
+
+void Progress::loss(int64_t number, const char* name, double loss, double seconds, const BestLoss& best) {
   if (quiet_) return;
-  write(nlohmann::ordered_json{{"step", number},
-                               {fmt::format("{}_loss", name), loss},
-                               {fmt::format("{}_perplexity", name), std::exp(loss)},
-                               {fmt::format("{}_seconds", name), seconds}}
-            .dump());
-  say(fmt::format("step {}/{}  {} loss {:.4f}  ({})", number, total_, name, loss, duration(seconds)));
+  nlohmann::ordered_json line{{"step", number},
+                              {fmt::format("{}_loss", name), loss},
+                              {fmt::format("{}_perplexity", name), std::exp(loss)},
+                              {fmt::format("{}_seconds", name), seconds}};
+  std::string beside;
+  if (best.loss) {
+    line.update({{fmt::format("best_{}_loss", name), *best.loss}, {"best_step", best.step}});
+    if (best.worse_since > 0) beside = fmt::format("  best {:.4f} at step {}", *best.loss, best.step);
+  }
+  write(line.dump());
+  say(fmt::format("step {}/{}  {} loss {:.4f}{}  ({})", number, total_, name, loss, beside, duration(seconds)));
 }
 
 void Progress::breakdown() {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/clock.h"
+#include "train/run_state.h"
 #include "train/step.h"
 
 namespace trunkline {
@@ -17,9 +18,11 @@ class Progress {
   Progress(const std::filesystem::path& output, int64_t done, int64_t total, int64_t steps_per_report, bool quiet);
 
   // `seconds`: what the step took, without validation and saving.
-  void step(int64_t number, const StepResult& result, double learning_rate, double seconds, int64_t trained_tokens);
-  // `name`: "val" or "test".
-  void loss(int64_t number, const char* name, double loss, double seconds);
+  void step(const RunState& state, const StepResult& result, double learning_rate, double seconds);
+  // Why step `number` had no update: `watch` found its loss or the norm of its gradients, `value`, to be a spike.
+  void spike(int64_t number, const char* what, double value, const SpikeWatch& watch);
+  // `name`: "val" or "test". `best`: of the validations so far, this one included, if there is one.
+  void loss(int64_t number, const char* name, double loss, double seconds, const BestLoss& best = {});
   // Where the time of the steps went, as a mean: forward, backward, exposed communication, update; and the most memory.
   void breakdown();
   // A line for a person.

@@ -1,6 +1,7 @@
 #include "train/resume.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,16 +13,20 @@ namespace trunkline {
 std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const std::vector<Fact>& facts,
                               Parameters& parameters, Optimizer& optimizer, std::vector<std::string>& warnings) {
   std::optional<Snapshot> snapshot;
-  nlohmann::json note;
+  nlohmann::ordered_json note;
   together(group, [&] {
     if (store == nullptr) return;
     store->clean();
     snapshot = store->load_newest(facts, warnings);
-    if (snapshot) note = {{"step", snapshot->step}, {"tokens", snapshot->trained_tokens}, {"ranks", snapshot->ranks}};
+    if (!snapshot) return;
+    note = {{"state", to_json(snapshot->state)},
+            {"ranks", snapshot->ranks},
+            {"has_best", std::filesystem::exists(store->path_of(snapshot->state.best.step))}};
   });
-  note = nlohmann::json::parse(gather_text(group, note.dump()).front());
+  note = nlohmann::ordered_json::parse(gather_text(group, note.dump()).front());
   if (note.is_null()) return std::nullopt;
-  const Resumed resumed = {.step = note["step"], .trained_tokens = note["tokens"], .ranks = note["ranks"]};
+  const Resumed resumed = {
+      .state = run_state_from(note["state"]), .ranks = note["ranks"], .has_best = note["has_best"]};
   if (snapshot) parameters = std::move(snapshot->weights);
   broadcast(group, parameters, 0);
   std::vector<std::pair<std::string, mx::array>> state = snapshot ? std::move(snapshot->optimizer) : optimizer.state();
@@ -30,8 +35,15 @@ std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const st
   for (auto& [name, array] : state) arrays.push_back(std::exchange(array, mx::array(0.0f)));
   broadcast(group, arrays, 0);
   for (size_t i = 0; i < arrays.size(); ++i) state[i].second = std::exchange(arrays[i], mx::array(0.0f));
-  optimizer.restore(state, resumed.step);
+  optimizer.restore(state, resumed.state.step);
   return resumed;
+}
+
+void load_weights(Group& group, const SnapshotStore* store, int64_t step, Parameters& parameters) {
+  together(group, [&] {
+    if (store != nullptr) parameters = store->load_weights(step);
+  });
+  broadcast(group, parameters, 0);
 }
 
 }  // namespace trunkline

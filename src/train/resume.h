@@ -13,8 +13,9 @@ namespace trunkline {
 
 // Where the run stood.
 struct Resumed {
-  int64_t step = 0, trained_tokens = 0;
+  RunState state;
   int ranks = 1;
+  bool has_best = false;  // there is a snapshot of state.best.step
 };
 
 // Rank 0 reads the newest snapshot of `store` (the other ranks have none) and gives it to all: weights and the
@@ -22,5 +23,8 @@ struct Resumed {
 // Error(mismatch) naming what differs between its facts and `facts`.
 std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const std::vector<Fact>& facts,
                               Parameters& parameters, Optimizer& optimizer, std::vector<std::string>& warnings);
+
+// Rank 0 reads the weights of the snapshot of `step` and gives them to all.
+void load_weights(Group& group, const SnapshotStore* store, int64_t step, Parameters& parameters);
 
 }  // namespace trunkline

@@ -39,10 +39,10 @@ uint32_t checksum_of(const fs::path& path, uint64_t size) {
 Json state_json(const Snapshot& snapshot) {
   Json facts = Json::object();
   for (const Fact& fact : snapshot.facts) facts[fact.name] = fact.value;
-  return {{"format", kFormat},        {"version", version()},
-          {"step", snapshot.step},    {"trained_tokens", snapshot.trained_tokens},
-          {"seed", snapshot.seed},    {"ranks", snapshot.ranks},
-          {"facts", std::move(facts)}};
+  Json json = {{"format", kFormat}, {"version", version()}};
+  json.update(to_json(snapshot.state));
+  json.update({{"seed", snapshot.seed}, {"ranks", snapshot.ranks}, {"facts", std::move(facts)}});
+  return json;
 }
 
 // A directory entry's name as a step: digits alone.
@@ -99,7 +99,7 @@ std::optional<Snapshot> SnapshotStore::load_newest(const std::vector<Fact>& fact
   return std::nullopt;
 }
 
-Snapshot SnapshotStore::load(int64_t step, const std::vector<Fact>& facts) const {
+nlohmann::ordered_json SnapshotStore::checked_state(int64_t step) const {
   const fs::path directory = path_of(step);
   const auto parsed = [&](const char* name) {
     try {
@@ -108,7 +108,6 @@ Snapshot SnapshotStore::load(int64_t step, const std::vector<Fact>& facts) const
       fail(ErrorKind::input, "{}: {}", (directory / name).string(), error.what());
     }
   };
-  Snapshot snapshot;
   try {
     const Json manifest = parsed(kManifest);
     for (const auto& [name, file] : manifest.at("files").items()) {
@@ -117,19 +116,29 @@ Snapshot SnapshotStore::load(int64_t step, const std::vector<Fact>& facts) const
         fail(ErrorKind::input, "{}: the checksum is not that of the manifest", (directory / name).string());
       }
     }
-    const Json state = parsed(kState);
+    Json state = parsed(kState);
     if (state.at("format") != kFormat) {
       fail(ErrorKind::unsupported, "{}: format {} is not known here", (directory / kState).string(),
            state.at("format").dump());
     }
-    snapshot.step = state.at("step");
-    snapshot.trained_tokens = state.at("trained_tokens");
+    return state;
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorKind::input, "{}: {}", directory.string(), error.what());
+  }
+}
+
+Snapshot SnapshotStore::load(int64_t step, const std::vector<Fact>& facts) const {
+  const fs::path directory = path_of(step);
+  const Json state = checked_state(step);
+  Snapshot snapshot;
+  try {
+    snapshot.state = run_state_from(state);
     snapshot.seed = state.at("seed");
     snapshot.ranks = state.at("ranks");
     snapshot.version = state.at("version");
     for (const auto& [name, value] : state.at("facts").items()) snapshot.facts.push_back({name, value});
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::input, "{}: {}", directory.string(), error.what());
+    fail(ErrorKind::input, "{}: {}", (directory / kState).string(), error.what());
   }
   if (const std::string differing = differences(snapshot.facts, facts); !differing.empty()) {
     fail(ErrorKind::mismatch,
@@ -137,16 +146,27 @@ Snapshot SnapshotStore::load(int64_t step, const std::vector<Fact>& facts) const
          "use the settings and data of that run, or another --output",
          directory.string(), differing);
   }
-  const SafetensorsFile weights(directory / kWeights);
-  for (const TensorShape& shape : layout_) snapshot.weights.push_back(weights.load(shape.name));
+  snapshot.weights = read_weights(step);
   const SafetensorsFile optimizer(directory / kOptimizer);
   for (const auto& [name, tensor] : optimizer.tensors()) snapshot.optimizer.emplace_back(name, optimizer.load(name));
   return snapshot;
 }
 
-void SnapshotStore::save(const Snapshot& snapshot) const {
+Parameters SnapshotStore::load_weights(int64_t step) const {
+  checked_state(step);
+  return read_weights(step);
+}
+
+Parameters SnapshotStore::read_weights(int64_t step) const {
+  const SafetensorsFile file(path_of(step) / kWeights);
+  Parameters weights;
+  for (const TensorShape& shape : layout_) weights.push_back(file.load(shape.name));
+  return weights;
+}
+
+void SnapshotStore::save(const Snapshot& snapshot, std::optional<int64_t> best) const {
   fs::create_directories(directory_);
-  const fs::path target = path_of(snapshot.step);
+  const fs::path target = path_of(snapshot.state.step);
   fs::path part = target;
   part += ".part";
   fs::remove_all(part);
@@ -159,7 +179,7 @@ void SnapshotStore::save(const Snapshot& snapshot) const {
     fs::remove_all(part, ignored);
     throw;
   }
-  keep_newest();
+  keep_newest(best);
 }
 
 void SnapshotStore::write(const Snapshot& snapshot, const fs::path& directory) const {
@@ -179,9 +199,10 @@ void SnapshotStore::write(const Snapshot& snapshot, const fs::path& directory) c
   write_file(directory / kManifest, Json{{"files", files}}.dump(2) + "\n");
 }
 
-void SnapshotStore::keep_newest() const {
+void SnapshotStore::keep_newest(std::optional<int64_t> best) const {
   const std::vector<int64_t> all = steps();
   for (size_t i = 0; i + static_cast<size_t>(keep_) < all.size(); ++i) {
+    if (all[i] == best) continue;
     // Out of the way first, so that a snapshot that is half removed is not taken for one.
     fs::path part = path_of(all[i]);
     part += ".part";

@@ -11,12 +11,12 @@
 
 #include "model/checkpoint.h"
 #include "train/agreement.h"
+#include "train/run_state.h"
 
 namespace trunkline {
 
 struct Snapshot {
-  int64_t step = 0;  // optimizer steps done; with the seed, this is the data cursor and the state of all randomness
-  int64_t trained_tokens = 0;  // targets
+  RunState state;
   uint64_t seed = 0;
   int ranks = 1;
   std::string version;      // of the program that wrote it
@@ -41,13 +41,20 @@ class SnapshotStore {
   // as STEP.damaged, and `warnings` says so. Throws Error(mismatch) naming what differs between its facts and `facts`.
   std::optional<Snapshot> load_newest(const std::vector<Fact>& facts, std::vector<std::string>& warnings) const;
 
-  // Throws Error(system) if the disk is full, say; the older snapshots then are as they were.
-  void save(const Snapshot& snapshot) const;
+  // Throws Error(system) if the disk is full, say; the older snapshots then are as they were. That of step `best` stays
+  // too.
+  void save(const Snapshot& snapshot, std::optional<int64_t> best = std::nullopt) const;
+
+  // The weights of a snapshot of this run. Throws Error(input) if it is damaged or not there.
+  Parameters load_weights(int64_t step) const;
 
  private:
   void write(const Snapshot& snapshot, const std::filesystem::path& directory) const;
   Snapshot load(int64_t step, const std::vector<Fact>& facts) const;
-  void keep_newest() const;
+  void keep_newest(std::optional<int64_t> best) const;
+  // Throws Error(input) unless all files are as the manifest says.
+  nlohmann::ordered_json checked_state(int64_t step) const;
+  Parameters read_weights(int64_t step) const;
 
   std::filesystem::path directory_;
   std::vector<TensorShape> layout_;

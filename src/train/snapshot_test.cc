@@ -31,8 +31,12 @@ mx::array filled(mx::Shape shape, double value) {
 
 Snapshot made_at(int64_t step) {
   const double value = static_cast<double>(step);
-  return {.step = step,
-          .trained_tokens = 10 * step,
+  return {.state = {.step = step,
+                    .trained_tokens = 10 * step,
+                    .skipped_steps = 2,
+                    .best = {.loss = 1.0 / 3.0, .step = 4, .worse_since = 1},
+                    .losses = {0.1, 1e-300},
+                    .grad_norms = {2.0 / 3.0}},
           .seed = 3,
           .ranks = 2,
           .version = "0",
@@ -51,8 +55,14 @@ class SnapshotTest : public ::testing::Test {
     return store_.load_newest(kFacts, warnings_);
   }
   void expect_whole(const Snapshot& snapshot) {
-    const Snapshot expected = made_at(snapshot.step);
-    EXPECT_EQ(snapshot.trained_tokens, expected.trained_tokens);
+    const Snapshot expected = made_at(snapshot.state.step);
+    EXPECT_EQ(snapshot.state.trained_tokens, expected.state.trained_tokens);
+    EXPECT_EQ(snapshot.state.skipped_steps, 2);
+    EXPECT_EQ(snapshot.state.best.loss, expected.state.best.loss);
+    EXPECT_EQ(snapshot.state.best.step, 4);
+    EXPECT_EQ(snapshot.state.best.worse_since, 1);
+    EXPECT_EQ(snapshot.state.losses, expected.state.losses);
+    EXPECT_EQ(snapshot.state.grad_norms, expected.state.grad_norms);
     for (size_t i = 0; i < kLayout.size(); ++i) {
       EXPECT_TRUE(mx::array_equal(snapshot.weights[i], expected.weights[i]).item<bool>());
       EXPECT_TRUE(mx::array_equal(snapshot.optimizer[i].second, expected.optimizer[i].second).item<bool>());
@@ -80,10 +90,20 @@ TEST_F(SnapshotTest, ComesBackAsItWasAndTheNewestStay) {
   EXPECT_THAT(store_.steps(), ElementsAre(90, 100));
   const auto snapshot = newest();
   ASSERT_TRUE(snapshot.has_value());
-  EXPECT_EQ(snapshot->step, 100);
+  EXPECT_EQ(snapshot->state.step, 100);
   EXPECT_EQ(snapshot->ranks, 2);
   expect_whole(*snapshot);
   EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(SnapshotTest, TheBestStaysToo) {
+  store_.save(made_at(10), 10);
+  for (const int64_t step : {20, 30, 40}) store_.save(made_at(step), 10);
+  EXPECT_THAT(store_.steps(), ElementsAre(10, 30, 40));
+  EXPECT_TRUE(mx::array_equal(store_.load_weights(10)[0], made_at(10).weights[0]).item<bool>());
+  store_.save(made_at(50), 30);
+  EXPECT_THAT(store_.steps(), ElementsAre(30, 40, 50));
+  EXPECT_THROW(store_.load_weights(10), Error);
 }
 
 TEST_F(SnapshotTest, ADamagedOneIsSetAside) {
@@ -96,7 +116,7 @@ TEST_F(SnapshotTest, ADamagedOneIsSetAside) {
   file.close();
   auto snapshot = newest();
   ASSERT_TRUE(snapshot.has_value());
-  EXPECT_EQ(snapshot->step, 1);
+  EXPECT_EQ(snapshot->state.step, 1);
   ASSERT_EQ(warnings_.size(), 1u);
   EXPECT_THAT(warnings_[0], HasSubstr("checkpoint 2 is damaged"));
   EXPECT_THAT(names(), ElementsAre("1", "2.damaged"));
@@ -176,7 +196,7 @@ TEST_F(SnapshotTest, AKillAtAnyMomentOfASaveLeavesAWholeOne) {
     ASSERT_TRUE(snapshot.has_value()) << kill;
     EXPECT_THAT(warnings_, IsEmpty());
     expect_whole(*snapshot);
-    furthest = std::max(furthest, snapshot->step);
+    furthest = std::max(furthest, snapshot->state.step);
     store_.clean();
     for (const std::string& name : names()) EXPECT_EQ(name.find(".part"), std::string::npos) << name;
   }

@@ -72,10 +72,36 @@ double agree_on_loss(const StepContext& context, int64_t number, double mine) {
   return total;
 }
 
+// Whether the next value is a spike, for all ranks alike.
+bool is_spike(const StepContext& context, SpikeWatch* watch, double value) {
+  if (watch == nullptr) return false;
+  int64_t spike = watch->take(value) ? 1 : 0;
+  context.group.all_max(&spike, &spike, 1, Dtype::i64);
+  return spike != 0;
+}
+
+// Whether the step's loss is a spike: it then ends without an update.
+bool ends_with_loss(const StepContext& context, double learning_rate, StepResult& result) {
+  if (!is_spike(context, context.losses, result.loss / static_cast<double>(result.targets))) return false;
+  result.spike = StepResult::Spike::loss;
+  result.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  context.optimizer.begin_step(learning_rate);  // it counts steps, updated or not
+  return true;
+}
+
 UpdateOptions update_options(const StepContext& context, double learning_rate) {
-  return {.learning_rate = learning_rate,
-          .max_grad_norm = context.max_grad_norm,
-          .hold = context.hold_gradients || context.whole_graph};
+  UpdateOptions options{.learning_rate = learning_rate,
+                        .max_grad_norm = context.max_grad_norm,
+                        .hold = context.hold_gradients || context.whole_graph};
+  if (context.grad_norms != nullptr) {
+    options.refuses = [&context](double norm) { return is_spike(context, context.grad_norms, norm); };
+  }
+  return options;
+}
+
+void finish_update(Update& update, StepResult& result) {
+  result.grad_norm = update.finish();
+  if (update.refused()) result.spike = StepResult::Spike::grad_norm;
 }
 
 // The reference: all of it at once, sums after the backward pass.
@@ -86,6 +112,7 @@ void whole_graph_step(StepContext& context, int64_t number, std::span<const Micr
   together(context.group, [&] { sums = compute_whole(context, mine); });
   context.timeline.add(Track::backward, "forward and backward", start);
   result.loss = agree_on_loss(context, number, sums.loss);
+  if (ends_with_loss(context, learning_rate, result)) return;
   {
     const Timeline::Span communication(context.timeline, Track::communication, "sum of all"),
         exposed(context.timeline, Track::exposed, "waiting for sums");
@@ -98,7 +125,7 @@ void whole_graph_step(StepContext& context, int64_t number, std::span<const Micr
     const Piece piece{.name = context.decoder.layout()[tensor].name, .rows = {{tensor, 0, sums.gradients[i].shape(0)}}};
     update.take(piece, {std::exchange(sums.gradients[i], mx::array(0.0f))});
   }
-  result.grad_norm = update.finish();
+  finish_update(update, result);
 }
 
 // Gradients of micro-batches but the last, piece by piece.
@@ -131,6 +158,7 @@ class LayerwiseStep {
     double loss = 0.0;
     together(context_.group, [&] { loss = run_to_last_backward(); });
     result_.loss = agree_on_loss(context_, number_, loss);
+    if (ends_with_loss(context_, learning_rate, result_)) return;
     Update update(context_.decoder, context_.parameters, context_.optimizer, context_.timeline, number_,
                   result_.targets, update_options(context_, learning_rate));
     GradientExchange exchange(
@@ -146,7 +174,7 @@ class LayerwiseStep {
       context_.group.abort(error.what());  // the exchange's thread ends its wait
       throw;
     }
-    result_.grad_norm = update.finish();
+    finish_update(update, result_);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "train/gradient_exchange.h"
 #include "train/optimizer.h"
 #include "train/sequences.h"
+#include "train/spikes.h"
 #include "train/timeline.h"
 #include "train/trained.h"
 #include "trunkline/group.h"
@@ -18,7 +19,9 @@ namespace trunkline {
 
 struct StepResult {
   double loss = 0.0;       // mean over the step's targets, on all ranks
-  double grad_norm = 0.0;  // of the gradient of that mean, before clipping
+  double grad_norm = 0.0;  // of the gradient of that mean, before clipping; NaN where it was not made
+  // What was a spike: then there was no update, and for a loss no (last) backward pass.
+  enum class Spike { none, loss, grad_norm } spike = Spike::none;
   int64_t targets = 0, tokens = 0;
   bool stop = false;  // some rank wishes to stop after this step
   // Of this rank, as Timeline's tracks have them.
@@ -39,7 +42,10 @@ struct StepContext {
   const Sequences& rows;
   Timeline& timeline;
   double max_grad_norm = 0.0;  // 0: no clipping
-  bool accumulates = false;    // several micro-steps to a step
+  // Where spikes are watched for; null: nowhere. grad_norms needs hold_gradients.
+  SpikeWatch* losses = nullptr;
+  SpikeWatch* grad_norms = nullptr;
+  bool accumulates = false;  // several micro-steps to a step
   // All gradients are held until all are checked: asked for, or since clipping or accumulation need them.
   bool hold_gradients = false;
   // The whole graph of a micro-batch at once, and all gradients: the reference.

@@ -90,6 +90,10 @@ class Trainer {
       parameters_ = take_as_f32(checkpoint_);
     });
     data_ = read_data(group_, options_, checkpoint_.shape.vocab);
+    if (!data_.valid && (options_.early_stopping_patience > 0 || keeps_best(options_))) {
+      fail(ErrorKind::input, "{} needs a validation, and there is none (no valid.jsonl, or val_batches 0)",
+           options_.early_stopping_patience > 0 ? "early_stopping_patience" : "keeping the best checkpoint");
+    }
     order_.emplace(data_.train->count(), options_.batch_size * options_.grad_accumulation_steps, options_.seed);
     total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
     options_.schedule = full_schedule(options_, total_);
@@ -129,13 +133,20 @@ class Trainer {
       notes_.push_back("no checkpoint was saved before this run ended: it begins again");
       return;
     }
-    if (resumed->step > total_) {
-      fail(ErrorKind::input, "--resume: the newest checkpoint is of step {}, past the run's {} steps", resumed->step,
-           total_);
+    if (resumed->state.step > total_) {
+      fail(ErrorKind::input, "--resume: the newest checkpoint is of step {}, past the run's {} steps",
+           resumed->state.step, total_);
     }
-    done_ = saved_ = resumed->step;
-    trained_tokens_ = resumed->trained_tokens;
-    notes_.push_back(fmt::format("going on from step {}", done_));
+    state_ = resumed->state;
+    saved_ = state_.step;
+    best_saved_ = resumed->has_best;
+    losses_.restore(state_.losses);
+    grad_norms_.restore(state_.grad_norms);
+    notes_.push_back(fmt::format("going on from step {}", state_.step));
+    if (keeps_best(options_) && state_.best.loss && !best_saved_) {
+      notes_.push_back(fmt::format("there is no checkpoint of the best validation so far, {:.4f} at step {}",
+                                   *state_.best.loss, state_.best.step));
+    }
     if (resumed->ranks != group_.size()) {
       notes_.push_back(fmt::format(
           "the checkpoint was made on {} ranks and this run has {}: every step takes the same rows, but sums are "
@@ -150,7 +161,7 @@ class Trainer {
       if (!options_.resume) store_->clean();
       write_settings(options_.output, settings_of(options_));
     });
-    progress_.emplace(options_.output, done_, total_, options_.steps_per_report, !leads());
+    progress_.emplace(options_.output, state_.step, total_, options_.steps_per_report, !leads());
     progress_->say(describe_backend());
     progress_->say("settings:");
     for (const Setting& setting : settings_of(options_)) {
@@ -175,26 +186,48 @@ class Trainer {
 
   // Returns whether an interrupt ended it.
   bool loop(const InterruptWatch& interrupts) {
-    if (done_ == 0) validate();
-    while (done_ < total_) {
+    if (state_.step == 0 && data_.valid) measure("val", *data_.valid, options_.val_batches);
+    while (state_.step < total_ && !stops_early()) {
       const bool stop = step(interrupts.wished());
-      const bool last = stop || done_ == total_;
-      const bool save = last || done_ % options_.save_every == 0;
-      if (save || done_ % options_.check_every == 0) {
-        require_equal_weights(group_, checkpoint_.layout, parameters_, done_);
+      const bool due = state_.step % options_.steps_per_eval == 0 || state_.step == total_;
+      const bool best = data_.valid && due && validate();
+      const bool last = stop || state_.step == total_ || stops_early();
+      const bool save = last || state_.step % options_.save_every == 0 || (best && keeps_best(options_));
+      if (save || state_.step % options_.check_every == 0) {
+        require_equal_weights(group_, checkpoint_.layout, parameters_, state_.step);
       }
       if (save) this->save();
-      if (done_ % options_.steps_per_eval == 0 || done_ == total_) validate();
-      if (!stop || done_ == total_) continue;
-      progress_->say(
-          fmt::format("interrupted after step {} of {}; to go on, give the same command with --resume", done_, total_));
+      if (!stop || state_.step == total_ || stops_early()) continue;
+      progress_->say(fmt::format("interrupted after step {} of {}; to go on, give the same command with --resume",
+                                 state_.step, total_));
       return true;
+    }
+    if (stops_early()) {
+      progress_->say(
+          fmt::format("early stopping after step {}: the last {} validations were not better than {:.4f}, "
+                      "that of step {}",
+                      state_.step, state_.best.worse_since, *state_.best.loss, state_.best.step));
     }
     return false;
   }
 
+  bool stops_early() const {
+    return options_.early_stopping_patience > 0 && state_.best.worse_since >= options_.early_stopping_patience;
+  }
+
+  // After a step. Returns whether it is the best so far.
+  bool validate() {
+    const auto start = Clock::now();
+    const double loss = mean_loss_of(*data_.valid, options_.val_batches);
+    const bool best = state_.best.take(state_.step, loss, options_.early_stopping_threshold);
+    if (best) best_saved_ = false;
+    progress_->loss(state_.step, "val", loss, seconds_since(start), state_.best);
+    return best;
+  }
+
   bool holds_gradients() const {
-    return options_.hold_gradients || options_.max_grad_norm > 0.0 || options_.grad_accumulation_steps > 1;
+    return options_.hold_gradients || options_.max_grad_norm > 0.0 || options_.grad_accumulation_steps > 1 ||
+           grad_norms_.on();
   }
 
   StepContext step_context() {
@@ -206,6 +239,8 @@ class Trainer {
             .rows = *data_.train,
             .timeline = *timeline_,
             .max_grad_norm = options_.max_grad_norm,
+            .losses = losses_.on() ? &losses_ : nullptr,
+            .grad_norms = grad_norms_.on() ? &grad_norms_ : nullptr,
             .accumulates = options_.grad_accumulation_steps > 1,
             .hold_gradients = holds_gradients(),
             .whole_graph = options_.whole_graph,
@@ -237,35 +272,43 @@ class Trainer {
 
   // Returns whether a rank wishes to stop.
   bool step(bool stop_wish) {
-    const std::vector<int64_t> rows = order_->step(done_);
+    const std::vector<int64_t> rows = order_->step(state_.step);
     std::vector<int64_t> lengths;
     for (const int64_t row : rows) lengths.push_back(data_.train->length(row));
     const auto parts = spread(rows, lengths, group_.size(), rows_per_micro_batch());
     StepContext context = step_context();
-    const double rate = schedule_->rate(done_);
+    const double rate = schedule_->rate(state_.step);
     const auto start = Clock::now();
     StepResult result;
     try {
-      result = run_step(context, done_ + 1, parts[static_cast<size_t>(group_.rank())], rate, stop_wish);
+      result = run_step(context, state_.step + 1, parts[static_cast<size_t>(group_.rank())], rate, stop_wish);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::numeric) throw;
       fail(ErrorKind::numeric, "{}; {}", error.what(), last_good());
     }
-    ++done_;
-    trained_tokens_ += result.targets;
-    progress_->step(done_, result, rate, seconds_since(start), trained_tokens_);
+    ++state_.step;
+    if (result.spike == StepResult::Spike::none) {
+      state_.trained_tokens += result.targets;
+    } else {
+      ++state_.skipped_steps;
+    }
+    progress_->step(state_, result, rate, seconds_since(start));
+    if (result.spike == StepResult::Spike::loss) progress_->spike(state_.step, "loss", result.loss, losses_);
+    if (result.spike == StepResult::Spike::grad_norm) {
+      progress_->spike(state_.step, "gradient norm", result.grad_norm, grad_norms_);
+    }
     return result.stop;
-  }
-
-  void validate() {
-    if (data_.valid) measure("val", *data_.valid, options_.val_batches);
   }
 
   void measure(const char* name, const Sequences& rows, int64_t batches) {
     const auto start = Clock::now();
+    const double loss = mean_loss_of(rows, batches);
+    progress_->loss(state_.step, name, loss, seconds_since(start));
+  }
+
+  double mean_loss_of(const Sequences& rows, int64_t batches) {
     const int64_t limit = batches < 0 ? -1 : batches * options_.batch_size;
-    const double loss = mean_loss(group_, *decoder_, parameters_, rows, limit, rows_per_micro_batch());
-    progress_->loss(done_, name, loss, seconds_since(start));
+    return mean_loss(group_, *decoder_, parameters_, rows, limit, rows_per_micro_batch());
   }
 
   std::string last_good() const {
@@ -276,32 +319,49 @@ class Trainer {
 
   void save() {
     if (const auto bad = first_not_finite(parameters_)) {
-      fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", done_,
+      fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", state_.step,
            checkpoint_.layout[*bad].name, last_good());
     }
+    if (state_.best.step == state_.step) best_saved_ = true;
+    state_.losses = losses_.values();
+    state_.grad_norms = grad_norms_.values();
     together(group_, [&] {
       if (!leads()) return;
-      store_->save({.step = done_,
-                    .trained_tokens = trained_tokens_,
+      store_->save({.state = state_,
                     .seed = options_.seed,
                     .ranks = group_.size(),
                     .version = std::string(version()),
                     .facts = run_facts(),
                     .weights = parameters_,
-                    .optimizer = optimizer_->state()});
+                    .optimizer = optimizer_->state()},
+                   best_saved_ && keeps_best(options_) ? std::optional(state_.best.step) : std::nullopt);
     });
-    saved_ = done_;
+    saved_ = state_.step;
     progress_->say(fmt::format("saved {}", (options_.output / "checkpoints" / std::to_string(saved_)).string()));
   }
 
   void finish() {
     optimizer_.reset();
+    if (options_.load_best_model_at_end) take_best();
     together(group_, [&] {
       if (leads()) save_model(checkpoint_, parameters_, options_.output, options_.save_dtype);
     });
     progress_->say(fmt::format("saved the model to {}; reload equal: all {} tensors", options_.output.string(),
                                parameters_.size()));
     if (data_.test) measure("test", *data_.test, options_.test_batches);
+  }
+
+  // The weights become those of the best validation.
+  void take_best() {
+    if (!best_saved_) {
+      progress_->say("the model is that of the last step: there is no checkpoint of the best validation");
+      return;
+    }
+    if (state_.best.step != state_.step) {
+      load_weights(group_, store_ ? &*store_ : nullptr, state_.best.step, parameters_);
+    }
+    progress_->say(fmt::format("the model is that of step {}, whose validation loss, {:.4f}, was the best",
+                               state_.best.step, *state_.best.loss));
   }
 
   TrainOptions options_;
@@ -322,9 +382,11 @@ class Trainer {
   StepBlocks blocks_;  // asked for, or the same for all steps
   StepSize largest_;   // micro-batch there may be
   int64_t total_ = 0;
-  int64_t done_ = 0;   // steps
-  int64_t saved_ = 0;  // the step of the newest snapshot; 0: none
-  int64_t trained_tokens_ = 0;
+  RunState state_;
+  SpikeWatch losses_{options_.skip_loss_z, options_.skip_window};
+  SpikeWatch grad_norms_{options_.skip_grad_z, options_.skip_window};
+  int64_t saved_ = 0;        // the step of the newest snapshot; 0: none
+  bool best_saved_ = false;  // there is a snapshot of the best validation
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ Update::Update(const Decoder& decoder, Parameters& parameters, Optimizer& optimi
   if (options_.max_grad_norm > 0.0 && !options_.hold) {
     fail(ErrorKind::input, "clipping by the global norm needs all gradients to be held");
   }
+  if (options_.refuses && !options_.hold) fail(ErrorKind::input, "to leave an update out, all gradients must be held");
   optimizer_.begin_step(options_.learning_rate);
 }
 
@@ -57,6 +58,8 @@ double Update::finish() {
   }
   const double norm = std::sqrt(squares_) / targets_;
   const double factor = options_.max_grad_norm > 0.0 ? clip_factor(norm, options_.max_grad_norm) : 1.0;
+  refused_ = options_.refuses && options_.refuses(norm);
+  if (refused_) held_.clear();
   if (!held_.empty()) {
     const Timeline::Span span(timeline_, Timeline::Track::update, "update");
     for (auto& [piece, gradients] : held_) apply(piece, gradients, factor);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct UpdateOptions {
   double learning_rate = 0.0;
   double max_grad_norm = 0.0;  // 0: no clipping
   bool hold = false;           // until all have been checked; clipping needs it
+  // Whether to update nothing, for the norm of the mean's gradient; none: never. Needs `hold`.
+  std::function<bool(double)> refuses = {};
 };
 
 class Update {
@@ -31,6 +34,8 @@ class Update {
   // Once all pieces have been taken: updates what was held. Returns the norm of the mean's gradient, before clipping.
   // Throws Error(numeric) naming the first tensor that was not finite, and whether anything was updated before.
   double finish();
+  // Whether finish left the update out.
+  bool refused() const { return refused_; }
 
  private:
   void apply(const Piece& piece, std::vector<mx::array>& gradients, double factor);
@@ -43,7 +48,7 @@ class Update {
   const double targets_;
   const UpdateOptions options_;
   double squares_ = 0.0;
-  bool updated_ = false;
+  bool updated_ = false, refused_ = false;
   std::vector<size_t> bad_;  // tensors
   std::vector<std::pair<Piece, std::vector<mx::array>>> held_;
 };

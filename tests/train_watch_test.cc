@@ -1,0 +1,200 @@
+// What a run watches as it goes: spikes, the best validation, its output, and signals.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <cmath>
+
+#include "tiny_run_test.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using TrainWatchTest = TinyRun;
+
+std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+const std::vector<std::string> kSpikes = {"--iters",          "24", "--batch-size", "2",  "--learning-rate", "0.001",
+                                          "--skip-window",    "4",  "--save-every", "12", "--val-batches",   "-1",
+                                          "--steps-per-eval", "1"};
+
+// The steps whose update the metrics say was left out: where skipped_steps grew.
+std::vector<int64_t> skipped(const std::vector<nlohmann::json>& metrics) {
+  std::vector<int64_t> steps;
+  int64_t before = 0;
+  for (const auto& line : metrics) {
+    if (!line.contains("skipped_steps")) continue;
+    if (line["skipped_steps"] > before) steps.push_back(line["step"]);
+    before = line["skipped_steps"];
+  }
+  return steps;
+}
+
+// Which steps' values lie more than `limit` deviations above the window of 4 before.
+std::vector<int64_t> spikes_of(const std::vector<nlohmann::json>& metrics, const char* key, double limit) {
+  std::vector<double> values;
+  std::vector<int64_t> steps;
+  for (const auto& line : metrics) {
+    if (!line.contains("target_tokens")) continue;
+    const double value = line[key];
+    if (values.size() >= 4) {
+      double mean = 0.0, variance = 0.0;
+      for (size_t i = values.size() - 4; i < values.size(); ++i) mean += values[i] / 4;
+      for (size_t i = values.size() - 4; i < values.size(); ++i)
+        variance += (values[i] - mean) * (values[i] - mean) / 4;
+      if (value > mean + limit * std::sqrt(variance)) steps.push_back(line["step"]);
+    }
+    values.push_back(value);
+  }
+  return steps;
+}
+
+void expect_no_update_where_skipped(const std::vector<nlohmann::json>& metrics) {
+  const std::vector<int64_t> steps = skipped(metrics);
+  std::map<int64_t, double> losses;
+  for (const auto& line : metrics) {
+    if (line.contains("val_loss")) losses[line["step"]] = line["val_loss"];
+  }
+  int64_t trained = 0;
+  for (const auto& line : metrics) {
+    if (!line.contains("target_tokens")) continue;
+    const int64_t step = line["step"];
+    const bool left_out = std::ranges::find(steps, step) != steps.end();
+    EXPECT_EQ(losses.at(step) == losses.at(step - 1), left_out) << step;
+    if (!left_out) trained += line["target_tokens"].get<int64_t>();
+    EXPECT_EQ(line["trained_tokens"], trained);
+  }
+}
+
+TEST_F(TrainWatchTest, AStepWithASpikeOfTheLossIsSkippedOnAllRanksAlike) {
+  const auto watching = with(kSpikes, {"--skip-loss-z", "1"});
+  const Ended one = run(train(watching, "one"));
+  ASSERT_EQ(one.code, 0) << one.error;
+  EXPECT_THAT(one.output, HasSubstr("no update: its loss, "));
+  const auto lines = metrics("one");
+  EXPECT_FALSE(skipped(lines).empty());
+  EXPECT_EQ(skipped(lines), spikes_of(lines, "loss", 1.0));
+  expect_no_update_where_skipped(lines);
+  for (const auto& line : lines) {
+    if (line.contains("grad_norm")) {
+      const auto steps = skipped(lines);
+      EXPECT_EQ(line["grad_norm"].is_null(), std::ranges::find(steps, line["step"].get<int64_t>()) != steps.end());
+    }
+  }
+  for (const auto& [other, arguments, ranks] :
+       {std::tuple("ranks", std::vector<std::string>{}, 3), {"whole-graph", {"--whole-graph"}, 2}}) {
+    ASSERT_EQ(run(train(with(watching, arguments), other, ranks)).code, 0);
+    EXPECT_EQ(skipped(metrics(other)), skipped(lines)) << other;
+    EXPECT_LT(largest_difference("one", other), 1e-4) << other;
+  }
+}
+
+TEST_F(TrainWatchTest, AStepWithASpikeOfTheGradientIsSkipped) {
+  const Ended ended = run(train(with(kSpikes, {"--skip-grad-z", "1"}), "out", 2));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("gradients are held until all have been checked"),
+                                  HasSubstr("no update: its gradient norm, ")));
+  EXPECT_FALSE(skipped(metrics()).empty());
+  EXPECT_EQ(skipped(metrics()), spikes_of(metrics(), "grad_norm", 1.0));
+  expect_no_update_where_skipped(metrics());
+}
+
+TEST_F(TrainWatchTest, AResumedRunKnowsItsWindowsAndItsBest) {
+  const auto watching =
+      with(kSpikes, {"--skip-grad-z", "1.2", "--skip-loss-z", "1.2", "--keep-best", "--early-stopping-patience", "9"});
+  ASSERT_EQ(run(train(watching, "whole")).code, 0);
+  const std::vector<int64_t> steps = skipped(metrics("whole"));
+  ASSERT_FALSE(steps.empty());
+  EXPECT_GT(steps.back(), 12);
+  ASSERT_EQ(run(train(with(watching, {"--iters", "12"}), "cut")).code, 0);
+  const Ended resumed = run(train(with(watching, {"--resume"}), "cut"));
+  ASSERT_EQ(resumed.code, 0) << resumed.error;
+  EXPECT_EQ(weights("cut"), weights("whole"));
+  const auto a = metrics("whole"), b = metrics("cut");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (const char* key : {"step", "loss", "grad_norm", "val_loss", "skipped_steps", "best_val_loss", "best_step"}) {
+      EXPECT_EQ(a[i].value(key, nlohmann::json()), b[i].value(key, nlohmann::json())) << i << " " << key;
+    }
+  }
+}
+
+// A learning rate that soon spoils the model: the first steps are the best.
+TEST_F(TrainWatchTest, ARunEndsEarlyAndSavesItsBest) {
+  const std::vector<std::string> settings = {"--iters",
+                                             "200",
+                                             "--batch-size",
+                                             "24",
+                                             "--learning-rate",
+                                             "0.3",
+                                             "--val-batches",
+                                             "-1",
+                                             "--keep",
+                                             "1",
+                                             "--save-every",
+                                             "3",
+                                             "--steps-per-eval",
+                                             "2",
+                                             "--early-stopping-patience",
+                                             "3",
+                                             "--load-best-model-at-end",
+                                             "--test"};
+  fs::copy_file(data() / "valid.jsonl", data() / "test.jsonl");
+  const Ended ended = run(train(settings, "out", 2));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  const auto lines = metrics();
+  double best = 1e9;
+  int64_t best_step = 0, last = 0;
+  for (const auto& line : lines) {
+    last = line["step"];
+    if (!line.contains("val_loss") || line["step"] == 0) continue;
+    if (line["val_loss"] < best) {
+      best = line["val_loss"];
+      best_step = line["step"];
+    }
+    EXPECT_EQ(line["best_val_loss"], best);
+    EXPECT_EQ(line["best_step"], best_step);
+  }
+  EXPECT_EQ(last, best_step + 6);  // three validations later
+  EXPECT_LT(last, 200);
+  EXPECT_THAT(ended.output, AllOf(HasSubstr(fmt::format("early stopping after step {}", last)),
+                                  HasSubstr(fmt::format("the model is that of step {}", best_step))));
+  EXPECT_NEAR(lines.back()["test_loss"].get<double>(), best, 1e-9);  // of the model that was saved
+  // Both the newest checkpoint and the best are there.
+  EXPECT_TRUE(fs::exists(output() / "checkpoints" / std::to_string(last) / "manifest.json"));
+  EXPECT_TRUE(fs::exists(output() / "checkpoints" / std::to_string(best_step) / "manifest.json"));
+  const SafetensorsFile checkpoint(output() / "checkpoints" / std::to_string(best_step) / "weights.safetensors");
+  const Checkpoint saved = load_checkpoint(output());
+  for (size_t i = 0; i < saved.tensors.size(); ++i) {
+    const mx::array expected = checkpoint.load(saved.layout[i].name);
+    EXPECT_TRUE(mx::array_equal(saved.tensors[i], expected).item<bool>());
+  }
+  // Asked to go on, it is as it ended; with more patience it goes on.
+  const std::string before = weights();
+  const Ended again = run(train(with(settings, {"--resume"}), "out", 2));
+  ASSERT_EQ(again.code, 0) << again.error;
+  EXPECT_THAT(again.output, HasSubstr(fmt::format("early stopping after step {}", last)));
+  EXPECT_EQ(weights(), before);
+  const Ended more = run(train(
+      with(settings, {"--resume", "--early-stopping-patience", "4", "--early-stopping-threshold", "0.5"}), "out", 2));
+  ASSERT_EQ(more.code, 0) << more.error;
+  EXPECT_THAT(more.output, HasSubstr(fmt::format("early stopping after step {}", last + 2)));
+}
+
+TEST_F(TrainWatchTest, WatchingValidationNeedsOne) {
+  for (const char* option : {"--early-stopping-patience=2", "--keep-best", "--load-best-model-at-end"}) {
+    const Ended ended = run(train({"--iters", "2", "--val-batches", "0", option}));
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.error, HasSubstr("needs a validation, and there is none"));
+  }
+}
+
+}  // namespace
+}  // namespace trunkline
