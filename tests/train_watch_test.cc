@@ -188,6 +188,54 @@ TEST_F(TrainWatchTest, ARunEndsEarlyAndSavesItsBest) {
   EXPECT_THAT(more.output, HasSubstr(fmt::format("early stopping after step {}", last + 2)));
 }
 
+// SIGTERM to one rank ends the run on all, after the step; SIGTERM again changes nothing.
+TEST_F(TrainWatchTest, SigtermFinishesTheStepAndSaves) {
+  const std::vector<std::string> endless = {"--iters", "100000", "--steps-per-report", "1", "--batch-size", "4"};
+  Process process = Process::start(train(endless));
+  read_until(process, "step 3/");
+  process.signal(SIGTERM);
+  process.signal(SIGTERM);
+  const Ended ended = finish(process);
+  EXPECT_EQ(ended.code, 130) << ended.error;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("interrupted after step "), HasSubstr("--resume")));
+  const int64_t last = metrics().back()["step"];
+  EXPECT_TRUE(fs::exists(output() / "checkpoints" / std::to_string(last) / "manifest.json"));
+  // Under the launcher, which gives its ranks 3 s.
+  Process job = Process::start(train(endless, "job", 2));
+  read_until(job, "step 3/");
+  job.signal(SIGTERM);
+  const Ended job_ended = finish(job);
+  EXPECT_EQ(job_ended.code, 128 + SIGTERM);
+  EXPECT_THAT(job_ended.output, HasSubstr("interrupted after step "));
+  const int64_t job_last = metrics("job").back()["step"];
+  EXPECT_TRUE(fs::exists(output("job") / "checkpoints" / std::to_string(job_last) / "manifest.json"));
+}
+
+TEST_F(TrainWatchTest, TwoRunsInOneOutputAreKeptApart) {
+  const std::vector<std::string> endless = {"--iters", "100000", "--steps-per-report", "1", "--save-every", "2"};
+  Process process = Process::start(train(endless));
+  read_until(process, "checkpoints/2");
+  for (const bool resume : {false, true}) {
+    const Ended second =
+        run(train(with(endless, resume ? std::vector<std::string>{"--resume"} : std::vector<std::string>{})));
+    EXPECT_EQ(second.code, 1);
+    EXPECT_THAT(second.error, HasSubstr(resume ? fmt::format("is in use by another run, process {} on ", process.pid())
+                                               : std::string("already holds checkpoints")));
+  }
+  process.signal(SIGINT);
+  EXPECT_EQ(finish(process).code, 130);
+  EXPECT_FALSE(fs::exists(output() / ".lock"));
+  // Before the first checkpoint too.
+  Process early = Process::start(train({"--iters", "100000", "--steps-per-report", "1"}, "early"));
+  read_until(early, "step 1/");
+  const Ended second = run(train({"--iters", "2"}, "early"));
+  EXPECT_EQ(second.code, 1);
+  EXPECT_THAT(second.error, HasSubstr("is in use by another run"));
+  early.signal(SIGKILL);
+  EXPECT_EQ(finish(early).code, 128 + SIGKILL);
+  EXPECT_EQ(run(train({"--iters", "2"}, "early")).code, 0);
+}
+
 TEST_F(TrainWatchTest, WatchingValidationNeedsOne) {
   for (const char* option : {"--early-stopping-patience=2", "--keep-best", "--load-best-model-at-end"}) {
     const Ended ended = run(train({"--iters", "2", "--val-batches", "0", option}));

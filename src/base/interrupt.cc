@@ -7,9 +7,10 @@ namespace {
 
 volatile std::sig_atomic_t wish = 0;
 
-extern "C" void on_interrupt(int) {
+extern "C" void on_interrupt(int number) {
   wish = 1;
   std::signal(SIGINT, SIG_DFL);
+  if (number == SIGINT) std::signal(SIGTERM, SIG_DFL);
 }
 
 }  // namespace
@@ -17,9 +18,13 @@ extern "C" void on_interrupt(int) {
 InterruptWatch::InterruptWatch() {
   wish = 0;
   std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
 }
 
-InterruptWatch::~InterruptWatch() { std::signal(SIGINT, SIG_DFL); }
+InterruptWatch::~InterruptWatch() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
 
 bool InterruptWatch::wished() const { return wish != 0; }
 

@@ -16,6 +16,7 @@
 #include "train/clip.h"
 #include "train/facts.h"
 #include "train/output.h"
+#include "train/output_lock.h"
 #include "train/progress.h"
 #include "train/resume.h"
 #include "train/run_data.h"
@@ -84,7 +85,7 @@ class Trainer {
 
   void prepare() {
     together(group_, [&] {
-      if (leads()) check_output(options_.output, options_.resume);
+      if (leads()) take_output();
       checkpoint_ = load_checkpoint(options_.model);
       decoder_.emplace(checkpoint_.shape);
       parameters_ = take_as_f32(checkpoint_);
@@ -102,6 +103,12 @@ class Trainer {
     optimizer_.emplace(options_.optimizer, checkpoint_.layout, trained_);
     timeline_.emplace(!options_.trace.empty());
     if (leads()) store_.emplace(options_.output, checkpoint_.layout, options_.keep);
+  }
+
+  void take_output() {
+    check_output(options_.output, options_.resume);
+    output_.emplace(options_.output);
+    check_output(options_.output, options_.resume);  // the run that had it may have come to its end just now
   }
 
   // What a snapshot must share with the run that goes on from it.
@@ -374,6 +381,7 @@ class Trainer {
   std::optional<StepRows> order_;
   std::optional<Schedule> schedule_;
   std::optional<Optimizer> optimizer_;
+  std::optional<OutputLock> output_;    // rank 0's
   std::optional<SnapshotStore> store_;  // rank 0's
   std::optional<Progress> progress_;
   std::vector<std::string> warnings_, notes_;

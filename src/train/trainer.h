@@ -9,7 +9,8 @@ namespace trunkline {
 enum class TrainOutcome { finished, interrupted };
 
 // Every rank of the group calls it with the same options (paths may differ). Rank 0 alone prints and writes to OUTPUT.
-// Interrupted: SIGINT came, the step was finished and a snapshot saved. Throws Error; the snapshots saved before stay.
+// Interrupted: SIGINT or SIGTERM came, the step was finished and a snapshot saved. Throws Error; the snapshots saved
+// before stay.
 TrainOutcome train(const TrainOptions& options, Group& group);
 
 }  // namespace trunkline

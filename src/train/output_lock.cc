@@ -1,0 +1,63 @@
+#include "train/output_lock.h"
+
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <string>
+
+#include "base/fail.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string this_process() {
+  char host[256] = "";
+  if (::gethostname(host, sizeof host - 1) != 0) fail_errno("gethostname");
+  return fmt::format("process {} on {}", ::getpid(), host);
+}
+
+std::string text_of(int fd) {
+  char text[512];
+  const ssize_t size = ::pread(fd, text, sizeof text, 0);
+  return size > 0 ? std::string(text, static_cast<size_t>(size)) : "a process that has not written its name yet";
+}
+
+// Whether `fd` still is the file at `path`: its last holder may have removed it meanwhile.
+bool is_there(int fd, const fs::path& path) {
+  struct stat held {
+  }, there{};
+  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino &&
+         held.st_dev == there.st_dev;
+}
+
+}  // namespace
+
+OutputLock::OutputLock(fs::path output) : output_(std::move(output)) {
+  made_ = fs::create_directories(output_);
+  const fs::path path = output_ / ".lock";
+  do {
+    file_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!file_) fail_errno("open {}", path.string());
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;
+    if (errno != EWOULDBLOCK) fail_errno("cannot lock {}, by which runs keep out of each other's way", path.string());
+    fail(ErrorKind::input, "--output: {} is in use by another run, {}: wait for its end, or name another directory",
+         output_.string(), text_of(file_.get()));
+  } while (!is_there(file_.get(), path));
+  const std::string text = this_process();
+  if (::ftruncate(file_.get(), 0) != 0 ||
+      ::pwrite(file_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    fail_errno("write {}", path.string());
+  }
+}
+
+OutputLock::~OutputLock() {
+  std::error_code ignored;
+  fs::remove(output_ / ".lock", ignored);  // while it is locked: nobody else holds this very file
+  file_.reset();
+  if (made_) fs::remove(output_, ignored);  // if it is empty
+}
+
+}  // namespace trunkline

@@ -1,0 +1,65 @@
+#include "train/output_lock.h"
+
+#include <gmock/gmock.h>
+
+#include <optional>
+
+#include "base/fail.h"
+#include "base/file.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class OutputLockTest : public ::testing::Test {
+ protected:
+  ~OutputLockTest() override { fs::remove_all(folder_); }
+  std::string refusal() const {
+    try {
+      const OutputLock lock(output_);
+      return "none";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::input);
+      return error.what();
+    }
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / fmt::format("trunkline-output-lock-{}", ::getpid());
+  const fs::path output_ = folder_ / "out";
+};
+
+TEST_F(OutputLockTest, OneHasItAtATime) {
+  std::optional<OutputLock> first(output_);
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr(output_.string() + " is in use"), HasSubstr(fmt::format("process {} on ", ::getpid()))));
+  EXPECT_TRUE(fs::exists(output_ / ".lock"));  // the refused one took nothing away
+  first.reset();
+  EXPECT_FALSE(fs::exists(output_));  // it was made, and stayed empty
+  EXPECT_EQ(refusal(), "none");
+}
+
+TEST_F(OutputLockTest, WhatWasPutThereStays) {
+  {
+    const OutputLock lock(output_);
+    write_file(output_ / "settings.yaml", "seed: 1\n");
+  }
+  EXPECT_TRUE(fs::exists(output_ / "settings.yaml"));
+  EXPECT_FALSE(fs::exists(output_ / ".lock"));
+}
+
+TEST_F(OutputLockTest, AKilledRunsFileIsNoLock) {
+  fs::create_directories(output_);
+  write_file(output_ / ".lock",
+             "process 1 on a host that is gone, with a longer name than this one has, to be sure of it");
+  {
+    const OutputLock lock(output_);
+    EXPECT_THAT(refusal(), HasSubstr(fmt::format("another run, process {} on ", ::getpid())));
+  }
+  EXPECT_TRUE(fs::exists(output_));  // it was there before
+}
+
+}  // namespace
+}  // namespace trunkline
