@@ -13,7 +13,7 @@
 
 namespace trunkline {
 
-// Made by CMake: text_child.py, and the interpreter of the build's virtual environment.
+// Made by CMake: the modules in text_child/ as one program, and the interpreter of the build's virtual environment.
 extern const char kTextChildSource[];
 extern const char kTextChildPython[];
 
