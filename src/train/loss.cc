@@ -1,6 +1,7 @@
 #include "train/loss.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "train/cross_entropy.h"
@@ -91,18 +92,19 @@ mx::array summed_loss(const Decoder& decoder, const Parameters& parameters, cons
 LossAndGradients loss_and_gradients(const Decoder& decoder, const Parameters& parameters, const Trained& trained,
                                     const Batch& batch) {
   const std::vector<int> wanted(trained.tensors().begin(), trained.tensors().end());
-  const auto loss = [&](const std::vector<mx::array>& in) {
+  using Arrays = std::vector<mx::array>;
+  const std::function<Arrays(const Arrays&)> loss = [&](const Arrays& in) -> Arrays {
     const mx::array states = target_states(decoder, in, batch);
-    if (decoder.head_is_matrix()) return summed_cross_entropy(states, decoder.head_weight(in), batch.targets);
-    std::vector<mx::array> at = {states};
+    if (decoder.head_is_matrix()) return {summed_cross_entropy(states, decoder.head_weight(in), batch.targets)};
+    Arrays at = {states};
     const std::vector<int> tensors = decoder.head_layer().adapter_tensors();
     for (const int tensor : tensors) at.push_back(in[static_cast<size_t>(tensor)]);
     const std::optional<Dropout> dropout =
         batch.dropout ? std::optional(batch.dropout->at(batch.positions)) : std::nullopt;
-    return head_function_loss(head_function(decoder, parameters, tensors, dropout), at, batch.targets);
+    return {head_function_loss(head_function(decoder, parameters, tensors, dropout), at, batch.targets)};
   };
-  auto [value, gradients] = mx::value_and_grad(loss, wanted)(parameters);
-  return {std::move(value), std::move(gradients)};
+  auto [values, gradients] = mx::value_and_grad(loss, wanted)(parameters);
+  return {std::move(values.front()), std::move(gradients)};
 }
 
 }  // namespace trunkline
