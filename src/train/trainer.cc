@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/interrupt.h"
-#include "base/memory.h"
 #include "base/settings.h"
 #include "base/version.h"
 #include "model/backend.h"
@@ -20,6 +19,7 @@
 #include "train/progress.h"
 #include "train/resume.h"
 #include "train/run_data.h"
+#include "train/run_memory.h"
 #include "train/snapshot.h"
 #include "train/step.h"
 #include "train/together.h"
@@ -27,20 +27,6 @@
 
 namespace trunkline {
 namespace {
-
-// On a GPU, MLX keeps freed buffers for reuse up to here; beyond, lengths that never come again would fill the memory.
-constexpr size_t kCacheBytes = size_t{1} << 30;
-// Of the device's memory, what steps are planned for: the rest is others', and what allocators lose.
-constexpr double kUsableShare = 0.8;
-
-void bound_memory() {
-  if (mx::default_device() == mx::Device::cpu) {
-    mx::set_cache_limit(0);
-    keep_freed_memory();
-  } else {
-    mx::set_cache_limit(kCacheBytes);
-  }
-}
 
 Parameters take_as_f32(Checkpoint& checkpoint) {
   Parameters parameters;
@@ -259,12 +245,7 @@ class Trainer {
 
   // What of the blocks does not depend on a step's rows. Ranks hand over the same slices of the head.
   void choose_fixed_blocks() {
-    int ranks_here = 0;
-    for (int rank = 0; rank < group_.size(); ++rank)
-      ranks_here += group_.host_of(rank) == group_.host_of(group_.rank());
-    memory_limit_ = options_.memory_limit > 0.0
-                        ? static_cast<int64_t>(options_.memory_limit * (int64_t{1} << 30))
-                        : static_cast<int64_t>(kUsableShare * static_cast<double>(device_memory()) / ranks_here);
+    memory_limit_ = memory_for_steps(group_, options_.memory_limit);
     blocks_ = {.queries = options_.query_block,
                .tokens = options_.token_block,
                .logits = options_.loss_block,

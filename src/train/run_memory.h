@@ -1,0 +1,17 @@
+// The memory of a run's process.
+#pragma once
+
+#include <cstdint>
+
+#include "trunkline/group.h"
+
+namespace trunkline {
+
+// Keeps what MLX holds for reuse within bounds.
+void bound_memory();
+
+// What a step of this rank is planned to take, in bytes: `asked` GiB, or, where that is 0, this rank's share of the
+// device's memory.
+int64_t memory_for_steps(const Group& group, double asked);
+
+}  // namespace trunkline
