@@ -25,7 +25,7 @@ std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const st
   });
   note = nlohmann::ordered_json::parse(gather_text(group, note.dump()).front());
   if (note.is_null()) return std::nullopt;
-  const Resumed resumed = {
+  Resumed resumed = {
       .state = run_state_from(note["state"]), .ranks = note["ranks"], .has_best = note["has_best"]};
   if (snapshot) parameters = std::move(snapshot->weights);
   broadcast(group, parameters, 0);

@@ -38,6 +38,9 @@ Parameters take_as_f32(Checkpoint& checkpoint) {
   return parameters;
 }
 
+// Packed rows see only themselves: a block of few queries meets few keys.
+constexpr int64_t kPackedQueries = 256;
+
 class Trainer {
  public:
   Trainer(const TrainOptions& options, Group& group) : options_(options), group_(group) {}
@@ -254,7 +257,9 @@ class Trainer {
     for (int64_t row = 0; row < data_.train->count(); ++row) longest = std::max(longest, data_.train->length(row));
     const int64_t rows = rows_per_micro_batch();
     largest_ = size_of(step_context(), rows, longest, rows * longest);
-    blocks_.vocab_rows = blocks_for(step_context(), largest_).vocab_rows;
+    const StepBlocks chosen = blocks_for(step_context(), largest_);
+    blocks_.vocab_rows = chosen.vocab_rows;
+    if (options_.packing && options_.query_block == 0) blocks_.queries = std::min(chosen.queries, kPackedQueries);
     group_.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
   }
 

@@ -19,7 +19,7 @@ struct UpdateOptions {
   double max_grad_norm = 0.0;  // 0: no clipping
   bool hold = false;           // until all have been checked; clipping needs it
   // Whether to update nothing, for the norm of the mean's gradient; none: never. Needs `hold`.
-  std::function<bool(double)> refuses = {};
+  std::function<bool(double)> refuses = nullptr;
 };
 
 class Update {
