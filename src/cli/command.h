@@ -19,6 +19,7 @@ struct Command {
 
 Command bench_command(CLI::App& app);
 Command bench_step_command(CLI::App& bench);  // of bench
+Command fuse_command(CLI::App& app);
 Command generate_command(CLI::App& app);
 Command launch_command(CLI::App& app);
 Command train_command(CLI::App& app);

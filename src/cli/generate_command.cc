@@ -1,11 +1,14 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "base/fail.h"
 #include "cli/command.h"
+#include "model/adapter.h"
 #include "model/generate.h"
 #include "model/text.h"
 
@@ -13,7 +16,7 @@ namespace trunkline {
 namespace {
 
 struct GenerateRequest {
-  std::filesystem::path model;
+  std::filesystem::path model, adapter;
   std::string prompt, system_prompt;
   bool plain = false;
   GenerateOptions options;
@@ -69,8 +72,11 @@ int run_generate(GenerateRequest request) {
 
   Checkpoint checkpoint = load_checkpoint(request.model);
   for (const std::string& warning : checkpoint.warnings) fmt::print(stderr, "warning: {}\n", warning);
-  const Decoder decoder(checkpoint.shape);
-  const Parameters parameters = cast(checkpoint.tensors, mx::float32);
+  std::optional<Adapter> adapter;
+  if (!request.adapter.empty()) adapter = load_adapter(request.adapter, checkpoint);
+  const Decoder decoder(checkpoint.shape, adapter ? adapter->shape : AdapterShape{});
+  Parameters parameters = cast(checkpoint.tensors, mx::float32);
+  if (adapter) std::ranges::copy(cast(adapter->tensors, mx::float32), std::back_inserter(parameters));
   checkpoint.tensors.clear();
   Stream stream(text);
   generate(decoder, parameters, tokens, request.options, [&](int32_t token) {
@@ -87,6 +93,7 @@ Command generate_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("generate", "Let a model answer a prompt");
   const auto request = std::make_shared<GenerateRequest>();
   command->add_option("--model", request->model, "A model directory")->required()->type_name("DIR");
+  command->add_option("--adapter", request->adapter, "An adapter for it, in PEFT's files")->type_name("DIR");
   command->add_option("--prompt", request->prompt, "What the user says; -: standard input")
       ->required()
       ->type_name("TEXT");

@@ -26,8 +26,8 @@ int run(int argc, char** argv) {
   CLI::App app("Private fine-tuning of large language models on a few machines on a desk.", "trunkline");
   app.require_subcommand(1);
   app.set_version_flag("--version", [] { return fmt::format("trunkline {}\n{}", version(), describe_backend()); });
-  const std::vector<Command> commands = {train_command(app), generate_command(app), launch_command(app),
-                                         bench_command(app)};
+  const std::vector<Command> commands = {train_command(app), generate_command(app), fuse_command(app),
+                                         launch_command(app), bench_command(app)};
   try {
     app.parse(ours);
     const auto command =

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/fail.h"
+#include "cli/lora_options.h"
 
 namespace trunkline {
 namespace {
@@ -82,15 +83,21 @@ const std::vector<Option>& all_options() {
        }},
       {"test", "", "Measure the loss on test.jsonl after training",
        [](Draft& d, S s) { d.options.test = s.boolean(); }},
-      {"fine_tune_type", "TYPE", "full, the default: every parameter is trained",
-       [](Draft&, S s) {
-         if (s.one_of({"full", "lora", "dora"}) != "full")
-           s.refuse("\"" + s.text() + "\" is not supported yet: full is");
+      {"fine_tune_type", "TYPE", "full, the default: every parameter is trained; lora, dora: an adapter is",
+       [](Draft& d, S s) {
+         const std::string type = s.one_of({"full", "lora", "dora"});
+         d.options.fine_tune = type == "lora" ? FineTune::lora : type == "dora" ? FineTune::dora : FineTune::full;
        }},
-      {"num_layers", "N", "-1 or all, the default: every layer is trained",
-       [](Draft&, S s) {
-         if (s.text() != "-1" && s.text() != "all") s.refuse("every layer is trained: only -1 (all) is supported");
-       }},
+      later("num_layers", "N", "Layers that have an adapter, the last N, 16; -1 or all: all"),
+      later("lora_rank", "N", "Of an adapter, 8"),
+      later("lora_scale", "X", "What its product is multiplied by, 20"),
+      later("lora_alpha", "X", "Instead: the scale times the rank (its square root with rslora)"),
+      later("lora_dropout", "X", "Of its inputs, 0"),
+      later("lora_keys", "NAMES",
+            "Modules that have one, q_proj,v_proj say; by default all linear layers of the layers"),
+      later("rslora", "", "Alpha is divided by the rank's square root"),
+      later("adapter", "DIR", "Begin with this adapter and its settings"),
+      later("resume_adapter_file", "FILE", "The same, by its adapter_model.safetensors"),
       {"mask_prompt", "", "Targets are the assistant's turns alone; --mask-prompt=last: the last one",
        [](Draft& d, S s) { d.options.rows.targets = target_turns(s); }},
       {"max_seq_length", "N", "Tokens to keep of a row, 2048",
@@ -199,9 +206,7 @@ const std::vector<Option>& all_options() {
 // What mlx_lm.lora has and this does not, and why.
 const std::map<std::string, std::string>& without_counterpart() {
   static const std::map<std::string, std::string> all = {
-      {"adapter_path", "adapters are not supported yet; a full fine-tuning writes a model to output"},
-      {"resume_adapter_file", "adapters are not supported yet; resume goes on with a full fine-tuning"},
-      {"lora_parameters", "LoRA is not supported yet"},
+      {"adapter_path", "an adapter is written to output"},
       {"clear_cache_threshold", "the cache is bounded always"},
       {"report_to", "not supported; metrics are in OUTPUT/metrics.jsonl"},
       {"project_name", "not supported; metrics are in OUTPUT/metrics.jsonl"},
@@ -320,7 +325,7 @@ void set_from_yaml(Draft& draft, const std::string& file) {
       fail(ErrorKind::input, "{}:{}: {}: {}", file, entry.first.Mark().line + 1, key, why);
     };
     if (!seen.insert(key).second) refuse("the key is there twice");
-    if (key == "optimizer_config") {
+    if (key == "optimizer_config" || key == "lora_parameters") {
       if (!source.is_null()) draft.later.insert_or_assign(key, source);
       continue;
     }
@@ -385,6 +390,7 @@ TrainOptions TrainOptionParser::options() const {
   if (options.whole_graph && options.wire_dtype != Dtype::f32) {
     fail(ErrorKind::input, "--wire-dtype goes with the layer-wise step, not with --whole-graph");
   }
+  set_fine_tuning(draft.options, draft.later);
   set_optimizer(draft);
   set_schedule(draft);
   return draft.options;

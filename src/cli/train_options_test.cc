@@ -162,11 +162,10 @@ TEST_F(TrainOptionsTest, UnknownFlagsAndKeysAreRefused) {
 }
 
 TEST_F(TrainOptionsTest, WhatIsNotSupportedIsRefusedByName) {
-  EXPECT_THAT(error_of({"--fine-tune-type", "lora"}), HasSubstr("--fine-tune-type: \"lora\" is not supported yet"));
   EXPECT_THAT(error_of({"--fine-tune-type", "all"}), HasSubstr("not one of full, lora, dora"));
-  EXPECT_THAT(error_of({"--adapter-path", "x"}), HasSubstr("--adapter-path: adapters are not supported yet"));
+  EXPECT_THAT(error_of({"--adapter-path", "x"}), HasSubstr("--adapter-path: an adapter is written to output"));
   EXPECT_THAT(error_of({"--num-layers", "16"}), HasSubstr("every layer is trained"));
-  EXPECT_THAT(yaml_error("seed: 1\nlora_parameters: {rank: 8}\n"), HasSubstr(":2: lora_parameters: LoRA"));
+  EXPECT_THAT(yaml_error("seed: 1\nlora_parameters: {rank: 8}\n"), HasSubstr(":2: lora_parameters: counts for an adapter alone"));
   EXPECT_THAT(error_of({"--optimizer", "muon"}), HasSubstr("not one of adamw, adam, sgd"));
   EXPECT_EQ(error_of({"--num-layers", "-1"}), "none");
 }

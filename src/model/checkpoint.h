@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/model_shape.h"
@@ -25,6 +26,8 @@ struct Checkpoint {
   Parameters tensors;                 // parallel to layout, in the dtypes as stored
   std::vector<mx::Dtype> dtypes;      // parallel to layout: those dtypes, for when `tensors` has been let go
   std::vector<std::string> warnings;  // an untied-looking head beside a tied config, say
+  // Top-level keys of config.json that saving sets (to a value as JSON spells it) or takes out.
+  std::vector<std::pair<std::string, std::optional<std::string>>> config_edits = {};
 };
 
 // Loads every tensor. Throws Error(input) naming the file and the tensor that is missing, unknown, of the wrong shape
@@ -33,10 +36,10 @@ Checkpoint load_checkpoint(const std::filesystem::path& directory);
 
 // Writes `tensors` (parallel to source.layout) as a checkpoint in `directory` (made if absent, never the source's own):
 // weights in the source's dtypes, or in `dtype` (which then is also written to the dtype key of config.json, the only
-// edit); sharded past `shard_bytes`, as transformers does; every other file of the source that is neither weights nor
-// an index of weights is copied byte for byte, folders too (but for hidden ones and a training run's own files).
-// Weights and indexes of weights that `directory` held before are removed. Each file is written beside and renamed. The
-// same tensors give the same bytes. Of `source`, everything but `tensors` is used.
+// edit but source.config_edits); sharded past `shard_bytes`, as transformers does; every other file of the source that
+// is neither weights nor an index of weights is copied byte for byte, folders too (but for hidden ones and a training
+// run's own files). Weights and indexes of weights that `directory` held before are removed. Each file is written
+// beside and renamed. The same tensors give the same bytes. Of `source`, everything but `tensors` is used.
 void save_checkpoint(const Checkpoint& source, const Parameters& tensors, const std::filesystem::path& directory,
                      std::optional<mx::Dtype> dtype = std::nullopt, uint64_t shard_bytes = 5'000'000'000);
 

@@ -49,7 +49,8 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 
 // Copies what is neither weights nor a run's own. Links are followed to files (a download cache is made of them), not
 // to folders.
-void copy_other_files(const fs::path& source, const fs::path& target, std::optional<mx::Dtype> dtype) {
+void copy_other_files(const Checkpoint& checkpoint, const fs::path& target, std::optional<mx::Dtype> dtype) {
+  const fs::path& source = checkpoint.directory;
   for (auto it = fs::recursive_directory_iterator(source); it != fs::recursive_directory_iterator(); ++it) {
     const fs::path relative = it->path().lexically_relative(source);
     if (it->is_directory()) {
@@ -62,9 +63,10 @@ void copy_other_files(const fs::path& source, const fs::path& target, std::optio
       fail(ErrorKind::input, "{}: a link to a file that is not there", it->path().string());
     }
     if (!it->is_regular_file()) continue;
-    if (dtype && relative == "config.json") {
-      const std::string name = dtype_name(*dtype);
-      write_file(target / relative, set_config_dtype(read_file(it->path()), name));
+    if (relative == "config.json" && (dtype || !checkpoint.config_edits.empty())) {
+      std::string text = read_file(it->path());
+      for (const auto& [key, value] : checkpoint.config_edits) text = edit_json(text, key, value);
+      write_file(target / relative, dtype ? set_config_dtype(text, dtype_name(*dtype)) : text);
     } else {
       copy_whole(it->path(), target / relative);
     }
@@ -124,7 +126,7 @@ void save(const Checkpoint& source, const Parameters& tensors, const fs::path& d
   if (fs::equivalent(source.directory, directory)) {
     fail(ErrorKind::input, "{}: a model is not saved over its own source", directory.string());
   }
-  copy_other_files(source.directory, directory, dtype);
+  copy_other_files(source, directory, dtype);
 
   const auto dtype_at = [&](size_t i) { return dtype.value_or(source.dtypes[i]); };
   std::vector<uint64_t> bytes;

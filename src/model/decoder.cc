@@ -68,10 +68,16 @@ mx::array Decoder::embed(const Parameters& parameters, const mx::array& ids) con
   return look_up(parameters, embedding_, ids);
 }
 
-std::vector<const LinearIndex*> Decoder::adapted_layers() const {
+std::vector<const LinearIndex*> Decoder::linear_layers() const {
   std::vector<const LinearIndex*> found = {&embedding_, &head_};
-  for (const LayerIndex& at : layers_)
+  for (const LayerIndex& at : layers_) {
     found.insert(found.end(), {&at.q, &at.k, &at.v, &at.o, &at.gate, &at.up, &at.down});
+  }
+  return found;
+}
+
+std::vector<const LinearIndex*> Decoder::adapted_layers() const {
+  std::vector<const LinearIndex*> found = linear_layers();
   std::erase_if(found, [](const LinearIndex* it) { return !it->adapted(); });
   return found;
 }

@@ -64,7 +64,8 @@ class Decoder {
   // Embedding and head as layers of their own; where tied, they share the weight, not adapters.
   const LinearIndex& embedding_layer() const { return embedding_; }
   const LinearIndex& head_layer() const { return head_; }
-  // All that have an adapter.
+  // All linear layers, embedding and head first; and those that have an adapter.
+  std::vector<const LinearIndex*> linear_layers() const;
   std::vector<const LinearIndex*> adapted_layers() const;
   // The final norm: [..., C] -> [..., C]
   mx::array norm(const Parameters& parameters, const mx::array& x) const;

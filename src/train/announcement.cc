@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
 namespace trunkline {
 
 std::string describe(const Sequences& sequences) {
@@ -15,6 +19,22 @@ std::string describe(const Sequences& sequences) {
                         static_cast<double>(summary.tokens) / static_cast<double>(sequences.count()));
   }
   return text;
+}
+
+std::string describe(const AdapterShape& adapter, const ModelShape& shape) {
+  int64_t trained = 0, low = INT64_MAX, high = 0;
+  for (const TensorShape& tensor : tensor_shapes(adapter)) {
+    trained += std::accumulate(tensor.dims.begin(), tensor.dims.end(), int64_t{1}, std::multiplies<>());
+  }
+  for (const AdaptedModule& module : adapter.modules) {
+    low = std::min(low, module.rank);
+    high = std::max(high, module.rank);
+  }
+  const int64_t all = shape.parameters();
+  return fmt::format("{} of {} modules, rank {}{}: {} parameters trained, {:.3f} % of the {} that are frozen,",
+                     adapter.dora ? "DoRA" : "LoRA", adapter.modules.size(), low,
+                     low == high ? "" : fmt::format(" to {}", high), trained,
+                     100.0 * static_cast<double>(trained) / static_cast<double>(all), all);
 }
 
 std::vector<std::string> describe_step(const StepContext& context, const StepSize& largest) {

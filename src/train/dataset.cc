@@ -142,7 +142,7 @@ RowView Dataset::row(int64_t index) const {
   if (index < 0 || index >= rows()) fail(ErrorKind::input, "{}: no row {} of {}", summary_.file, index, rows());
   const auto i = static_cast<size_t>(index);
   const auto begin = static_cast<size_t>(rows_.offsets[i]), size = static_cast<size_t>(rows_.offsets[i + 1]) - begin;
-  return {rows_.ids.subspan(begin, size), rows_.targets.subspan(begin, size), rows_.target_counts[i]};
+  return {rows_.ids.subspan(begin, size), rows_.targets.subspan(begin, size), rows_.target_counts[i], index};
 }
 
 int64_t Dataset::length(int64_t index) const { return static_cast<int64_t>(row(index).ids.size()); }

@@ -39,6 +39,7 @@ struct RowView {
   std::span<const int32_t> ids;
   std::span<const uint8_t> targets;
   int64_t target_count = 0;
+  int64_t number = 0;  // of the row in its file's dataset
 };
 
 // Tokenized rows of one file, mapped from the cache; immutable.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/crc32c.h"
+
 namespace trunkline {
 namespace {
 
@@ -73,6 +75,24 @@ std::vector<Fact> facts_of(const std::vector<TensorShape>& layout, const Paramet
     facts.push_back({"weights: " + layout[i].name, fmt::format("checksum {:08x}", hashes[i])});
   }
   return facts;
+}
+
+Fact fact_of(const AdapterShape& adapter) {
+  std::string text;
+  for (const AdaptedModule& module : adapter.modules) {
+    text += fmt::format("{} rank {} scale {}\n", module.name, module.rank, module.scale);
+  }
+  return {"adapter", fmt::format("{}, dropout {}, {} modules, checksum {:08x}", adapter.dora ? "DoRA" : "LoRA",
+                                 adapter.dropout, adapter.modules.size(), crc32c(text.data(), text.size()))};
+}
+
+Fact fact_of_frozen(const Parameters& parameters, const Trained& trained) {
+  Parameters frozen;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!trained[i]) frozen.push_back(parameters[i]);
+  }
+  const std::vector<uint32_t> hashes = hashes_of(frozen);
+  return {"base weights", fmt::format("checksum {:08x}", crc32c(hashes.data(), hashes.size() * sizeof(uint32_t)))};
 }
 
 }  // namespace trunkline

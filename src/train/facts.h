@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "model/adapter_config.h"
 #include "plan/model_shape.h"
 #include "train/agreement.h"
 #include "train/dataset.h"
 #include "train/options.h"
+#include "train/trained.h"
 
 namespace trunkline {
 
@@ -19,5 +21,10 @@ std::vector<Fact> facts_of(const ModelShape& shape);
 Fact fact_of(const std::string& file, const Dataset& rows);
 // A checksum a tensor.
 std::vector<Fact> facts_of(const std::vector<TensorShape>& layout, const Parameters& parameters);
+
+// Which modules an adapter has, and what it computes there.
+Fact fact_of(const AdapterShape& adapter);
+// One checksum of all tensors that are not trained.
+Fact fact_of_frozen(const Parameters& parameters, const Trained& trained);
 
 }  // namespace trunkline

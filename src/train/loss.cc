@@ -16,6 +16,10 @@ mx::array target_states(const Decoder& decoder, const Parameters& parameters, co
   return mx::take(mx::reshape(hidden, {-1, hidden.shape(-1)}), batch.positions, 0);
 }
 
+uint32_t token_key(int64_t row, size_t place) {
+  return mixed(mixed(static_cast<uint32_t>(row)) + static_cast<uint32_t>(place) * 0x9e3779b1u);
+}
+
 }  // namespace
 
 Batch make_batch(std::span<const std::vector<RowView>> sequences) {
@@ -33,6 +37,7 @@ Batch make_batch(std::span<const std::vector<RowView>> sequences) {
   }
   std::vector<int32_t> ids(sequences.size() * length), segments(ids.size(), -1), places(ids.size(), 0), positions,
       targets;
+  std::vector<uint32_t> keys(ids.size(), 0);
   bool packed = false;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const std::vector<RowView>& rows = sequences[s];
@@ -43,6 +48,7 @@ Batch make_batch(std::span<const std::vector<RowView>> sequences) {
       std::copy_n(row.ids.begin(), count, ids.begin() + static_cast<ptrdiff_t>(at));
       std::fill_n(segments.begin() + static_cast<ptrdiff_t>(at), count, static_cast<int32_t>(r));
       std::iota(places.begin() + static_cast<ptrdiff_t>(at), places.begin() + static_cast<ptrdiff_t>(at + count), 0);
+      for (size_t t = 0; t < count; ++t) keys[at + t] = token_key(row.number, t);
       for (size_t t = 1; t <= count; ++t) {
         if (row.targets[t] == 0) continue;
         positions.push_back(static_cast<int32_t>(at + t - 1));
@@ -59,7 +65,8 @@ Batch make_batch(std::span<const std::vector<RowView>> sequences) {
           .targets = mx::array(targets.begin(), {count}, mx::int32),
           .target_count = count,
           .places = packed ? mx::array(places.begin(), shape, mx::int32) : mx::arange(tokens, mx::int32),
-          .mask = packed ? AttentionMask::packed(segments, tokens) : AttentionMask{}};
+          .mask = packed ? AttentionMask::packed(segments, tokens) : AttentionMask{},
+          .keys = mx::array(keys.begin(), shape, mx::uint32)};
 }
 
 Batch make_batch(std::span<const RowView> rows) {

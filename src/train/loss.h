@@ -26,6 +26,7 @@ struct Batch {
   int64_t target_count = 0;
   mx::array places;      // [L] int32: where tokens stand in their row; [B, L] where rows share a sequence
   AttentionMask mask{};  // rows of one sequence see nothing of each other; empty where there are none such
+  std::optional<mx::array> keys = std::nullopt;   // [B, L] uint32: of rows and places in them, for dropout
   std::optional<Dropout> dropout = std::nullopt;  // of adapters' inputs, in training
 };
 

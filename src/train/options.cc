@@ -42,6 +42,41 @@ std::string schedule_text(const ScheduleOptions& schedule) {
   return text(value);
 }
 
+std::string fine_tune_name(FineTune type) {
+  switch (type) {
+    case FineTune::full: return "full";
+    case FineTune::lora: return "lora";
+    case FineTune::dora: return "dora";
+  }
+  return "full";
+}
+
+std::string lora_text(const LoraOptions& lora) {
+  nlohmann::ordered_json value{{"rank", lora.rank}};
+  if (lora.alpha) {
+    value["alpha"] = *lora.alpha;
+  } else {
+    value["scale"] = lora.scale.value_or(kDefaultLoraScale);
+  }
+  value["dropout"] = lora.dropout;
+  value["rslora"] = lora.rslora;
+  if (!lora.keys.empty()) value["keys"] = lora.keys;
+  return text(value);
+}
+
+// What of an adapter is asked for; none of it counts in a full fine-tuning.
+std::vector<Setting> adapter_settings(const TrainOptions& o) {
+  std::vector<Setting> settings = {{"fine_tune_type", text(fine_tune_name(o.fine_tune)), Scope::run}};
+  if (o.fine_tune == FineTune::full) return settings;
+  if (!o.lora.start.empty()) {
+    settings.push_back({"adapter", text(o.lora.start.string()), Scope::place});
+    return settings;
+  }
+  settings.push_back({"num_layers", o.lora.num_layers ? text(*o.lora.num_layers) : "null", Scope::run});
+  settings.push_back({"lora_parameters", lora_text(o.lora), Scope::run});
+  return settings;
+}
+
 std::string algorithm_name(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::automatic: return "auto";
@@ -64,12 +99,11 @@ std::string recompute_name(Recompute recompute) {
 }  // namespace
 
 std::vector<Setting> settings_of(const TrainOptions& o) {
-  return {
+  std::vector<Setting> settings = {
       {"model", text(o.model.string()), Scope::place},
       {"data", text(o.data.string()), Scope::place},
       {"output", text(o.output.string()), Scope::place},
       {"test", text(o.test), Scope::pace},
-      {"fine_tune_type", text("full"), Scope::run},
       {"optimizer", text(o.optimizer_name), Scope::run},
       {"optimizer_config", optimizer_config(o), Scope::run},
       {"learning_rate", text(o.learning_rate), Scope::run},
@@ -117,6 +151,9 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"lanes", o.lanes ? text(*o.lanes) : "null", Scope::place},
       {"algorithm", o.algorithm ? text(algorithm_name(*o.algorithm)) : "null", Scope::pace},
   };
+  const std::vector<Setting> adapter = adapter_settings(o);
+  settings.insert(std::ranges::find(settings, "optimizer", &Setting::key), adapter.begin(), adapter.end());
+  return settings;
 }
 
 ScheduleOptions full_schedule(const TrainOptions& options, int64_t total_steps) {

@@ -17,11 +17,30 @@
 
 namespace trunkline {
 
+enum class FineTune { full, lora, dora };
+
+constexpr double kDefaultLoraScale = 20.0;
+constexpr int64_t kDefaultLoraLayers = 16;
+
+// What of an adapter to train is asked for.
+struct LoraOptions {
+  int64_t rank = 8;
+  std::optional<double> scale, alpha;  // at most one; neither: a scale of 20
+  double dropout = 0.0;
+  bool rslora = false;
+  std::vector<std::string> keys;      // modules, by names or tails of names; none: all linear layers of the layers
+  std::optional<int64_t> num_layers;  // the last of the model's; -1: all; none: 16, or all that there are
+  std::filesystem::path start;        // an adapter to begin with, whose settings are used instead of these
+};
+
 // Names and meanings of the fields are those of the flags and YAML keys: docs/options.md.
 struct TrainOptions {
   std::filesystem::path model, data, output;
   bool test = false;
   bool resume = false;
+
+  FineTune fine_tune = FineTune::full;
+  LoraOptions lora;
 
   DataOptions rows;  // max_seq_length, mask_prompt, *_feature
   std::string optimizer_name = "adamw";

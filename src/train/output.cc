@@ -23,6 +23,7 @@ std::string found_in(const fs::path& output) {
     if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || name == "config.json") {
       return "a model (" + name + ")";
     }
+    if (name == "adapter_config.json") return "an adapter (" + name + ")";
     if (name == "checkpoints" && !fs::is_empty(entry.path())) return "checkpoints";
   }
   return {};
@@ -73,6 +74,20 @@ void save_model(const Checkpoint& source, const Parameters& parameters, const fs
     if (!same_bytes(reloaded.tensors[i], mx::astype(parameters[i], saved.value_or(source.dtypes[i])))) {
       fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
            output.string(), source.layout[i].name);
+    }
+  }
+}
+
+void save_trained_adapter(Adapter adapter, const Parameters& tensors, const Checkpoint& base, const fs::path& output,
+                          std::optional<Dtype> dtype) {
+  const mx::Dtype saved = dtype ? mlx_dtype(*dtype) : mx::float32;
+  adapter.tensors = cast(tensors, saved);
+  save_adapter(adapter, output);
+  const Adapter reloaded = load_adapter(output, base);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!same_bytes(reloaded.tensors[i], adapter.tensors[i])) {
+      fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
+           output.string(), adapter.layout[i].name);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "model/adapter.h"
 #include "model/checkpoint.h"
 #include "train/options.h"
 
@@ -20,5 +21,9 @@ void write_settings(const std::filesystem::path& output, const std::vector<Setti
 // dtype that it was saved in. Throws Error(system) naming the first that differs.
 void save_model(const Checkpoint& source, const Parameters& parameters, const std::filesystem::path& output,
                 std::optional<Dtype> dtype);
+
+// The same of a trained adapter, in f32 unless `dtype` says otherwise; it is loaded again for `base`.
+void save_trained_adapter(Adapter adapter, const Parameters& tensors, const Checkpoint& base,
+                          const std::filesystem::path& output, std::optional<Dtype> dtype);
 
 }  // namespace trunkline

@@ -9,9 +9,22 @@
 #include "train/together.h"
 
 namespace trunkline {
+namespace {
+
+// Rank 0's `weights` become what is trained of all ranks' parameters.
+void give(Group& group, Parameters weights, Parameters& parameters, const Trained& trained) {
+  for (const size_t tensor : trained.tensors()) parameters[tensor] = mx::array(0.0f);  // let go
+  broadcast(group, weights, 0);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    parameters[trained.tensors()[i]] = std::exchange(weights[i], mx::array(0.0f));
+  }
+}
+
+}  // namespace
 
 std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const std::vector<Fact>& facts,
-                              Parameters& parameters, Optimizer& optimizer, std::vector<std::string>& warnings) {
+                              Parameters& parameters, const Trained& trained, Optimizer& optimizer,
+                              std::vector<std::string>& warnings) {
   std::optional<Snapshot> snapshot;
   nlohmann::ordered_json note;
   together(group, [&] {
@@ -27,8 +40,7 @@ std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const st
   if (note.is_null()) return std::nullopt;
   Resumed resumed = {
       .state = run_state_from(note["state"]), .ranks = note["ranks"], .has_best = note["has_best"]};
-  if (snapshot) parameters = std::move(snapshot->weights);
-  broadcast(group, parameters, 0);
+  give(group, snapshot ? std::move(snapshot->weights) : trained.of(parameters), parameters, trained);
   std::vector<std::pair<std::string, mx::array>> state = snapshot ? std::move(snapshot->optimizer) : optimizer.state();
   std::ranges::sort(state, {}, &std::pair<std::string, mx::array>::first);
   std::vector<mx::array> arrays;
@@ -39,11 +51,11 @@ std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const st
   return resumed;
 }
 
-void load_weights(Group& group, const SnapshotStore* store, int64_t step, Parameters& parameters) {
-  together(group, [&] {
-    if (store != nullptr) parameters = store->load_weights(step);
-  });
-  broadcast(group, parameters, 0);
+void load_weights(Group& group, const SnapshotStore* store, int64_t step, Parameters& parameters,
+                  const Trained& trained) {
+  Parameters weights;
+  together(group, [&] { weights = store != nullptr ? store->load_weights(step) : trained.of(parameters); });
+  give(group, std::move(weights), parameters, trained);
 }
 
 }  // namespace trunkline

@@ -18,13 +18,15 @@ struct Resumed {
   bool has_best = false;  // there is a snapshot of state.best.step
 };
 
-// Rank 0 reads the newest snapshot of `store` (the other ranks have none) and gives it to all: weights and the
-// optimizer's state become those of the snapshot. None, and nothing changed, where there is no snapshot. Throws
+// Rank 0 reads the newest snapshot of `store` (the other ranks have none) and gives it to all: trained weights
+// and the optimizer's state become those of the snapshot. None, and nothing changed, where there is no snapshot. Throws
 // Error(mismatch) naming what differs between its facts and `facts`.
 std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const std::vector<Fact>& facts,
-                              Parameters& parameters, Optimizer& optimizer, std::vector<std::string>& warnings);
+                              Parameters& parameters, const Trained& trained, Optimizer& optimizer,
+                              std::vector<std::string>& warnings);
 
 // Rank 0 reads the weights of the snapshot of `step` and gives them to all.
-void load_weights(Group& group, const SnapshotStore* store, int64_t step, Parameters& parameters);
+void load_weights(Group& group, const SnapshotStore* store, int64_t step, Parameters& parameters,
+                  const Trained& trained);
 
 }  // namespace trunkline

@@ -21,13 +21,13 @@ struct Snapshot {
   int ranks = 1;
   std::string version;      // of the program that wrote it
   std::vector<Fact> facts;  // what must be the same for the run to go on as if it had not stopped
-  Parameters weights;       // f32, parallel to the layout
+  Parameters weights;       // of trained tensors, f32, parallel to the layout
   std::vector<std::pair<std::string, mx::array>> optimizer;
 };
 
 class SnapshotStore {
  public:
-  // The snapshots of the run in `output`, of which the newest `keep` stay.
+  // The snapshots of the run in `output`, of which the newest `keep` stay. `layout`: of the trained tensors.
   SnapshotStore(const std::filesystem::path& output, std::vector<TensorShape> layout, int64_t keep);
 
   // Steps of the snapshots that are there, oldest first.

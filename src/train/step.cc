@@ -20,10 +20,16 @@ namespace {
 
 using Track = Timeline::Track;
 
-Batch batch_of(const Sequences& rows, const MicroBatch& indices) {
+Batch batch_of(const StepContext& context, int64_t number, const MicroBatch& indices) {
   std::vector<std::vector<RowView>> found;
-  for (const int64_t index : indices) found.push_back(rows.rows(index));
-  return make_batch(found);
+  for (const int64_t index : indices) found.push_back(context.rows.rows(index));
+  Batch batch = make_batch(found);
+  if (context.dropout > 0.0) {
+    uint32_t salt = mixed(static_cast<uint32_t>(number));
+    for (const uint64_t word : {context.seed, context.seed >> 32}) salt = mixed(salt + static_cast<uint32_t>(word));
+    batch.dropout.emplace(context.dropout, mx::bitwise_xor(*batch.keys, mx::array(salt, mx::uint32)));
+  }
+  return batch;
 }
 
 struct Sums {
@@ -33,11 +39,11 @@ struct Sums {
 
 // This rank's sums over its micro-batches, each as one graph. A loss that is not finite ends them: no backward pass is
 // run on it.
-Sums compute_whole(const StepContext& context, std::span<const MicroBatch> mine) {
+Sums compute_whole(const StepContext& context, int64_t number, std::span<const MicroBatch> mine) {
   Sums sums;
   for (const MicroBatch& micro_batch : mine) {
-    auto [loss, gradients] =
-        loss_and_gradients(context.decoder, context.parameters, context.trained, batch_of(context.rows, micro_batch));
+    auto [loss, gradients] = loss_and_gradients(context.decoder, context.parameters, context.trained,
+                                                batch_of(context, number, micro_batch));
     sums.loss += loss.item<float>();
     if (!std::isfinite(sums.loss)) return sums;
     if (sums.gradients.empty()) {
@@ -109,7 +115,7 @@ void whole_graph_step(StepContext& context, int64_t number, std::span<const Micr
                       StepResult& result) {
   Sums sums;
   const auto start = Clock::now();
-  together(context.group, [&] { sums = compute_whole(context, mine); });
+  together(context.group, [&] { sums = compute_whole(context, number, mine); });
   context.timeline.add(Track::backward, "forward and backward", start);
   result.loss = agree_on_loss(context, number, sums.loss);
   if (ends_with_loss(context, learning_rate, result)) return;
@@ -184,7 +190,7 @@ class LayerwiseStep {
   double run_to_last_backward() {
     double loss = 0.0;
     for (size_t i = 0; i < mine_.size(); ++i) {
-      batch_.emplace(batch_of(context_.rows, mine_[i]));
+      batch_.emplace(batch_of(context_, number_, mine_[i]));
       result_.blocks =
           blocks_for(context_, size_of(context_, batch_->ids.shape(0), batch_->ids.shape(1), batch_->target_count));
       pass_.emplace(context_.decoder, context_.parameters, context_.trained, *batch_, result_.blocks,

@@ -41,6 +41,8 @@ struct StepContext {
   Optimizer& optimizer;
   const Sequences& rows;
   Timeline& timeline;
+  double dropout = 0.0;  // of adapters' inputs; its masks are drawn from `seed` and the step's number
+  uint64_t seed = 0;
   double max_grad_norm = 0.0;  // 0: no clipping
   // Where spikes are watched for; null: nowhere. grad_norms needs hold_gradients.
   SpikeWatch* losses = nullptr;

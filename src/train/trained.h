@@ -20,6 +20,13 @@ class Trained {
   bool operator[](size_t tensor) const { return mask_[tensor]; }
   // Positions in the layout, ascending.
   const std::vector<size_t>& tensors() const { return tensors_; }
+  // Of things parallel to the layout, those of trained tensors.
+  template <typename T>
+  std::vector<T> of(const std::vector<T>& all) const {
+    std::vector<T> found;
+    for (const size_t i : tensors_) found.push_back(all[i]);
+    return found;
+  }
 
  private:
   std::vector<bool> mask_;

@@ -14,6 +14,7 @@
 #include "train/batches.h"
 #include "train/clip.h"
 #include "train/facts.h"
+#include "train/fine_tune.h"
 #include "train/output.h"
 #include "train/output_lock.h"
 #include "train/progress.h"
@@ -76,8 +77,11 @@ class Trainer {
     together(group_, [&] {
       if (leads()) take_output();
       checkpoint_ = load_checkpoint(options_.model);
-      decoder_.emplace(checkpoint_.shape);
+      adapter_ = adapter_to_train(options_, checkpoint_);
+      decoder_.emplace(checkpoint_.shape, adapter_ ? adapter_->shape : AdapterShape{});
       parameters_ = take_as_f32(checkpoint_);
+      if (adapter_) std::ranges::move(std::exchange(adapter_->tensors, {}), std::back_inserter(parameters_));
+      mx::eval(parameters_);
     });
     data_ = read_data(group_, options_, checkpoint_.shape.vocab);
     if (!data_.valid && (options_.early_stopping_patience > 0 || keeps_best(options_))) {
@@ -88,10 +92,11 @@ class Trainer {
     total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
     options_.schedule = full_schedule(options_, total_);
     schedule_.emplace(options_.schedule);
-    trained_ = Trained::all(checkpoint_.layout.size());
-    optimizer_.emplace(options_.optimizer, checkpoint_.layout, trained_);
+    trained_ = trained_tensors(*decoder_);
+    optimizer_.emplace(options_.optimizer, decoder_->layout(), trained_);
     timeline_.emplace(!options_.trace.empty());
-    if (leads()) store_.emplace(options_.output, checkpoint_.layout, options_.keep);
+    if (leads()) store_.emplace(options_.output, trained_.of(decoder_->layout()), options_.keep);
+    if (adapter_) adapter_facts_ = {fact_of(adapter_->shape), fact_of_frozen(parameters_, trained_)};
   }
 
   void take_output() {
@@ -105,6 +110,7 @@ class Trainer {
     std::vector<Fact> facts = facts_of(checkpoint_.shape);
     facts.push_back(fact_of("train.jsonl", data_.train->dataset()));
     std::ranges::copy(facts_of(options_, false), std::back_inserter(facts));
+    std::ranges::copy(adapter_facts_, std::back_inserter(facts));
     return facts;
   }
 
@@ -115,16 +121,18 @@ class Trainer {
     if (data_.valid) facts.push_back(fact_of("valid.jsonl", data_.valid->dataset()));
     if (data_.test) facts.push_back(fact_of("test.jsonl", data_.test->dataset()));
     std::ranges::copy(facts_of(options_, true), std::back_inserter(facts));
-    // A resumed run takes its weights from the snapshot.
+    std::ranges::copy(adapter_facts_, std::back_inserter(facts));
+    // A resumed run takes what it trains from the snapshot.
     if (!options_.resume) {
-      std::ranges::copy(facts_of(checkpoint_.layout, parameters_), std::back_inserter(facts));
+      const Parameters begin = trained_.of(parameters_);
+      std::ranges::copy(facts_of(trained_.of(decoder_->layout()), begin), std::back_inserter(facts));
     }
     require_agreement(group_, facts);
   }
 
   void go_on() {
     const std::optional<Resumed> resumed =
-        resume(group_, store_ ? &*store_ : nullptr, run_facts(), parameters_, *optimizer_, warnings_);
+        resume(group_, store_ ? &*store_ : nullptr, run_facts(), parameters_, trained_, *optimizer_, warnings_);
     if (!resumed) {
       notes_.push_back("no checkpoint was saved before this run ended: it begins again");
       return;
@@ -151,6 +159,11 @@ class Trainer {
     }
   }
 
+  std::string describe_fine_tuning() const {
+    return adapter_ ? describe(adapter_->shape, checkpoint_.shape)
+                    : fmt::format("full fine-tuning of {} parameters", checkpoint_.shape.parameters());
+  }
+
   void announce() {
     together(group_, [&] {
       if (!leads()) return;
@@ -170,9 +183,8 @@ class Trainer {
     for (const auto* list : {&checkpoint_.warnings, &data_.warnings, &warnings_}) {
       for (const std::string& warning : *list) progress_->say("warning: " + warning);
     }
-    progress_->say(fmt::format("full fine-tuning of {} parameters in float32 on {} rank{}, {} steps ({} an epoch)",
-                               checkpoint_.shape.parameters(), group_.size(), group_.size() == 1 ? "" : "s", total_,
-                               order_->steps_per_epoch()));
+    progress_->say(fmt::format("{} in float32 on {} rank{}, {} steps ({} an epoch)", describe_fine_tuning(),
+                               group_.size(), group_.size() == 1 ? "" : "s", total_, order_->steps_per_epoch()));
     if (group_.size() > 1 && Settings::get().fabric_fd) {
       progress_->say("the ranks talk over emulated cables: speeds and times are those of an emulation");
     }
@@ -190,7 +202,7 @@ class Trainer {
       const bool last = stop || state_.step == total_ || stops_early();
       const bool save = last || state_.step % options_.save_every == 0 || (best && keeps_best(options_));
       if (save || state_.step % options_.check_every == 0) {
-        require_equal_weights(group_, checkpoint_.layout, parameters_, state_.step);
+        require_equal_weights(group_, trained_.of(decoder_->layout()), trained_.of(parameters_), state_.step);
       }
       if (save) this->save();
       if (!stop || state_.step == total_ || stops_early()) continue;
@@ -234,6 +246,8 @@ class Trainer {
             .optimizer = *optimizer_,
             .rows = *data_.train,
             .timeline = *timeline_,
+            .dropout = adapter_ ? adapter_->shape.dropout : 0.0,
+            .seed = options_.seed,
             .max_grad_norm = options_.max_grad_norm,
             .losses = losses_.on() ? &losses_ : nullptr,
             .grad_norms = grad_norms_.on() ? &grad_norms_ : nullptr,
@@ -311,9 +325,10 @@ class Trainer {
   }
 
   void save() {
-    if (const auto bad = first_not_finite(parameters_)) {
+    const Parameters weights = trained_.of(parameters_);
+    if (const auto bad = first_not_finite(weights)) {
       fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", state_.step,
-           checkpoint_.layout[*bad].name, last_good());
+           trained_.of(decoder_->layout())[*bad].name, last_good());
     }
     if (state_.best.step == state_.step) best_saved_ = true;
     state_.losses = losses_.values();
@@ -325,7 +340,7 @@ class Trainer {
                     .ranks = group_.size(),
                     .version = std::string(version()),
                     .facts = run_facts(),
-                    .weights = parameters_,
+                    .weights = weights,
                     .optimizer = optimizer_->state()},
                    best_saved_ && keeps_best(options_) ? std::optional(state_.best.step) : std::nullopt);
     });
@@ -337,10 +352,15 @@ class Trainer {
     optimizer_.reset();
     if (options_.load_best_model_at_end) take_best();
     together(group_, [&] {
-      if (leads()) save_model(checkpoint_, parameters_, options_.output, options_.save_dtype);
+      if (!leads()) return;
+      if (adapter_) {
+        save_trained_adapter(*adapter_, trained_.of(parameters_), checkpoint_, options_.output, options_.save_dtype);
+      } else {
+        save_model(checkpoint_, parameters_, options_.output, options_.save_dtype);
+      }
     });
-    progress_->say(fmt::format("saved the model to {}; reload equal: all {} tensors", options_.output.string(),
-                               parameters_.size()));
+    progress_->say(fmt::format("saved the {} to {}; reload equal: all {} tensors", adapter_ ? "adapter" : "model",
+                               options_.output.string(), trained_.tensors().size()));
     if (data_.test) measure("test", *data_.test, options_.test_batches);
   }
 
@@ -351,7 +371,7 @@ class Trainer {
       return;
     }
     if (state_.best.step != state_.step) {
-      load_weights(group_, store_ ? &*store_ : nullptr, state_.best.step, parameters_);
+      load_weights(group_, store_ ? &*store_ : nullptr, state_.best.step, parameters_, trained_);
     }
     progress_->say(fmt::format("the model is that of step {}, whose validation loss, {:.4f}, was the best",
                                state_.best.step, *state_.best.loss));
@@ -360,6 +380,7 @@ class Trainer {
   TrainOptions options_;
   Group& group_;
   Checkpoint checkpoint_;
+  std::optional<Adapter> adapter_;  // its tensors are among the parameters
   std::optional<Decoder> decoder_;
   Parameters parameters_;
   Trained trained_{{}};
@@ -370,6 +391,7 @@ class Trainer {
   std::optional<OutputLock> output_;    // rank 0's
   std::optional<SnapshotStore> store_;  // rank 0's
   std::optional<Progress> progress_;
+  std::vector<Fact> adapter_facts_;
   std::vector<std::string> warnings_, notes_;
   std::optional<Timeline> timeline_;
   int64_t memory_limit_ = 0;

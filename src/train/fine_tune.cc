@@ -1,0 +1,100 @@
+#include "train/fine_tune.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/fail.h"
+
+namespace trunkline {
+namespace {
+
+bool is_outside_layers(const AdaptedModule& module) { return module.embedding || module.name == "lm_head"; }
+
+// Modules that an adapter with these settings has.
+std::vector<AdaptedModule> modules_of(const AdapterConfig& config, const ModelShape& shape) {
+  return adapter_shape(config, shape, fmt::format("lora_parameters: keys: {}", fmt::join(config.targets.list, ", ")))
+      .modules;
+}
+
+// The layers' numbers; none where all are meant.
+std::optional<std::vector<int64_t>> last_layers(const std::optional<int64_t>& asked, int64_t layers) {
+  const int64_t count = asked.value_or(std::min(kDefaultLoraLayers, layers));
+  if (count > layers) fail(ErrorKind::input, "num_layers: {} are asked for, the model has {}", count, layers);
+  if (count == -1 || count == layers) return std::nullopt;
+  std::vector<int64_t> last(static_cast<size_t>(count));
+  std::iota(last.begin(), last.end(), layers - count);
+  return last;
+}
+
+}  // namespace
+
+AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shape) {
+  const LoraOptions& lora = options.lora;
+  AdapterConfig config;
+  config.rank = lora.rank;
+  config.rslora = lora.rslora;
+  config.dora = options.fine_tune == FineTune::dora;
+  config.dropout = lora.dropout;
+  const auto rank = static_cast<double>(lora.rank);
+  config.alpha = lora.alpha.value_or(lora.scale.value_or(kDefaultLoraScale) * (lora.rslora ? std::sqrt(rank) : rank));
+  config.base = options.model.string();
+  config.targets.list = lora.keys;
+  if (lora.keys.empty()) {
+    config.targets.list = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  }
+  for (const std::string& key : config.targets.list) {
+    AdapterConfig alone = config;
+    alone.targets.list = {key};
+    modules_of(alone, shape);  // throws if it names none
+  }
+  config.layers = last_layers(lora.num_layers, shape.layers);
+  if (!config.layers) return config;
+  // PEFT counts layers among names that have one: embedding and head are then named whole, and so is all else.
+  AdapterConfig all = config;
+  all.layers.reset();
+  const std::vector<AdaptedModule> found = modules_of(all, shape);
+  if (std::ranges::none_of(found, is_outside_layers)) return config;
+  config.targets.list.clear();
+  for (const AdaptedModule& module : found) {
+    if (is_outside_layers(module)) config.targets.list.push_back(module.name);
+  }
+  if (std::ranges::all_of(found, is_outside_layers)) {
+    config.layers.reset();
+    return config;
+  }
+  AdapterConfig inside = all;
+  inside.layers = config.layers;
+  for (const AdaptedModule& module : modules_of(inside, shape)) {
+    if (!is_outside_layers(module)) config.targets.list.push_back(module.name);
+  }
+  config.layers.reset();
+  return config;
+}
+
+std::optional<Adapter> adapter_to_train(const TrainOptions& options, const Checkpoint& base) {
+  if (options.fine_tune == FineTune::full) return std::nullopt;
+  if (options.lora.start.empty()) return new_adapter(adapter_config(options, base.shape), base, options.seed);
+  Adapter adapter = load_adapter(options.lora.start, base);
+  const bool dora = options.fine_tune == FineTune::dora;
+  if (adapter.shape.dora != dora) {
+    fail(ErrorKind::input, "adapter: {} is a {} adapter, fine_tune_type asks for {}", options.lora.start.string(),
+         adapter.shape.dora ? "DoRA" : "LoRA", dora ? "dora" : "lora");
+  }
+  adapter.base_copies.clear();  // what the base says itself
+  for (mx::array& tensor : adapter.tensors) tensor = mx::astype(tensor, mx::float32);
+  return adapter;
+}
+
+Trained trained_tensors(const Decoder& decoder) {
+  const size_t all = decoder.layout().size();
+  const std::vector<const LinearIndex*> adapted = decoder.adapted_layers();
+  if (adapted.empty()) return Trained::all(all);
+  std::vector<bool> mask(all);
+  for (const LinearIndex* layer : adapted) {
+    for (const int tensor : layer->adapter_tensors()) mask[static_cast<size_t>(tensor)] = true;
+  }
+  return Trained(std::move(mask));
+}
+
+}  // namespace trunkline

@@ -1,0 +1,176 @@
+// Adapters through the program: trained, resumed, used and fused.
+#include "model/adapter.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <map>
+
+#include "tiny_run_test.h"
+
+namespace trunkline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Arguments = std::vector<std::string>;
+
+Arguments with(Arguments arguments, const Arguments& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+class AdapterTest : public TinyRun {
+ protected:
+  Adapter adapter(const std::string& out) const { return load_adapter(output(out), load_checkpoint(model())); }
+
+  // Between two runs' adapters.
+  double furthest(const std::string& a, const std::string& b) const {
+    const Adapter x = adapter(a), y = adapter(b);
+    EXPECT_EQ(x.tensors.size(), y.tensors.size());
+    double largest = 0.0;
+    for (size_t i = 0; i < x.tensors.size(); ++i) {
+      const double difference = mx::max(mx::abs(mx::subtract(x.tensors[i], y.tensors[i]))).item<float>();
+      largest = std::max(largest, difference);
+    }
+    return largest;
+  }
+  std::string saved(const std::string& out) const { return read_file(output(out) / "adapter_model.safetensors"); }
+
+  Ended generate(const fs::path& from, const Arguments& more = {}) const {
+    return run(program(with({TRUNKLINE_BINARY_DIR "/trunkline", "generate", "--model", from, "--prompt", "7 8",
+                             "--max-tokens", "12", "--ignore-chat-template"},
+                            more)));
+  }
+  Ended fuse(const std::string& out, const fs::path& to) const {
+    return run(program(
+        {TRUNKLINE_BINARY_DIR "/trunkline", "fuse", "--model", model(), "--adapter", output(out), "--output", to}));
+  }
+};
+
+// SGD, so that differences of rounding stay such.
+const Arguments kSgd = {"--fine-tune-type", "lora", "--optimizer", "sgd", "--learning-rate", "0.2",
+                        "--val-batches",    "-1",   "--iters",     "4",   "--lora-rank",     "3",
+                        "--lora-alpha",     "6"};
+
+TEST_F(AdapterTest, DropoutAndUpdateDoNotDependOnHowRowsAreCut) {
+  for (const char* type : {"lora", "dora"}) {
+    SCOPED_TRACE(type);
+    const std::string name = type;
+    const Arguments settings = with(kSgd, {"--fine-tune-type", type, "--lora-dropout", "0.3", "--lora-keys",
+                                           "q_proj,o_proj,up_proj,down_proj,embed_tokens,lm_head"});
+    const Ended one = run(train(with(settings, {"--batch-size", "8"}), name + "one"));
+    ASSERT_EQ(one.code, 0) << one.error;
+    EXPECT_THAT(one.output, HasSubstr("saved the adapter"));
+    const std::map<std::string, Arguments> others = {
+        {"whole", {"--batch-size", "8", "--whole-graph"}},
+        {"blocks", {"--batch-size", "8", "--token-block", "5", "--query-block", "3", "--loss-block", "7"}},
+        {"recomputed", {"--batch-size", "8", "--recompute", "all"}},
+        {"packed", {"--batch-size", "24", "--iters", "1", "--packing"}},
+        {"unpacked", {"--batch-size", "24", "--iters", "1"}},
+        {"cut", {"--batch-size", "2", "--grad-accumulation-steps", "4"}}};
+    for (const auto& [other, arguments] : others) {
+      const Ended ended = run(train(with(settings, arguments), name + other));
+      ASSERT_EQ(ended.code, 0) << ended.error;
+      if (!other.ends_with("packed")) {
+        EXPECT_LT(furthest(name + "one", name + other), 2e-6) << other;
+      }
+    }
+    EXPECT_LT(furthest(name + "packed", name + "unpacked"), 2e-6);
+    ASSERT_EQ(run(train(with(settings, {"--batch-size", "8"}), name + "ranks", 3)).code, 0);
+    EXPECT_LT(furthest(name + "one", name + "ranks"), 2e-6);
+    ASSERT_EQ(run(train(with(settings, {"--batch-size", "8", "--lora-dropout", "0"}), name + "plain")).code, 0);
+    EXPECT_GT(furthest(name + "one", name + "plain"), 1e-4) << "dropout does something";
+  }
+}
+
+TEST_F(AdapterTest, AResumedRunIsTheRunThatWasNeverStopped) {
+  const Arguments settings = {"--fine-tune-type", "dora", "--iters",      "60", "--batch-size",     "3",
+                              "--learning-rate",  "0.01", "--lora-rank",  "2",  "--save-every",     "30",
+                              "--lora-dropout",   "0.1",  "--num-layers", "1",  "--steps-per-eval", "40"};
+  ASSERT_EQ(run(train(settings, "whole")).code, 0);
+  Process process = Process::start(train(settings, "cut"));
+  read_until(process, "checkpoints/30");
+  process.signal(SIGKILL);
+  EXPECT_EQ(finish(process).code, 128 + SIGKILL);
+  ASSERT_FALSE(fs::exists(output("cut") / "adapter_model.safetensors"));
+  const Ended resumed = run(train(with(settings, {"--resume"}), "cut"));
+  ASSERT_EQ(resumed.code, 0) << resumed.error;
+  EXPECT_EQ(saved("cut"), saved("whole"));
+  EXPECT_EQ(read_file(output("cut") / "adapter_config.json"), read_file(output("whole") / "adapter_config.json"));
+  // The base is not in a checkpoint, but must be the same.
+  EXPECT_LT(fs::file_size(output("cut") / "checkpoints/60/weights.safetensors"), 100000u);
+  write_tiny_weights(model(), [](const std::string& name, mx::array& value) {
+    if (name == "model.norm.weight") value = value + mx::array(0.5f);
+  });
+  const Ended other_base = run(train(with(settings, {"--resume"}), "cut"));
+  EXPECT_NE(other_base.code, 0);
+  EXPECT_THAT(other_base.error, HasSubstr("base weights"));
+  const Ended other_rank = run(train(with(settings, {"--resume", "--lora-rank", "4"}), "cut"));
+  EXPECT_NE(other_rank.code, 0);
+  EXPECT_THAT(other_rank.error, HasSubstr("lora_parameters"));
+}
+
+TEST_F(AdapterTest, IsUsedFusedAndGoneOnWith) {
+  const Arguments settings = with(kSgd, {"--learning-rate", "1", "--iters", "20"});
+  ASSERT_EQ(run(train(settings, "out")).code, 0);
+  const Adapter trained = adapter("out");
+  EXPECT_EQ(trained.shape.modules.size(), 14u);
+  EXPECT_EQ(trained.shape.modules.front().scale, 2.0);
+  EXPECT_THAT(read_file(output("out") / "metrics.jsonl"), HasSubstr("\"loss\""));
+  const Ended plain = generate(model()), used = generate(model(), {"--adapter", output("out")});
+  ASSERT_EQ(used.code, 0) << used.error;
+  EXPECT_NE(used.output, plain.output);
+  const Ended fused = fuse("out", output("fused"));
+  ASSERT_EQ(fused.code, 0) << fused.error;
+  EXPECT_THAT(fused.output, AllOf(HasSubstr("merged 14 modules"), HasSubstr("reload equal")));
+  EXPECT_EQ(generate(output("fused")).output, used.output);
+  EXPECT_EQ(read_file(output("fused") / "config.json"), read_file(model() / "config.json"));
+  EXPECT_NE(fuse("out", output("fused")).code, 0) << "it is there already";
+
+  // Beginning with it, at no learning rate, gives it back; its settings need not be said.
+  const Arguments again = {"--fine-tune-type", "lora", "--learning-rate", "0", "--iters", "1", "--optimizer", "sgd"};
+  const Ended started = run(train(with(again, {"--adapter", output("out")}), "again"));
+  ASSERT_EQ(started.code, 0) << started.error;
+  EXPECT_EQ(saved("again"), saved("out"));
+  const std::string file = output("out") / "adapter_model.safetensors";
+  ASSERT_EQ(run(train(with(again, {"--resume-adapter-file", file}), "by_file")).code, 0);
+  EXPECT_EQ(saved("by_file"), saved("out"));
+}
+
+TEST_F(AdapterTest, AnAdapterOfATiedHeadPartsItFromTheEmbedding) {
+  ASSERT_EQ(
+      run(train(with(kSgd, {"--lora-keys", "lm_head,embed_tokens", "--learning-rate", "1", "--iters", "20"}))).code, 0);
+  const Ended used = generate(model(), {"--adapter", output()});
+  const Ended fused = fuse("out", output("fused"));
+  ASSERT_EQ(fused.code, 0) << fused.error;
+  EXPECT_THAT(fused.output, HasSubstr("tie_word_embeddings: false"));
+  EXPECT_EQ(generate(output("fused")).output, used.output);
+  const Checkpoint merged = load_checkpoint(output("fused"));
+  EXPECT_FALSE(merged.shape.tied);
+  EXPECT_TRUE(merged.warnings.empty());
+}
+
+TEST_F(AdapterTest, WhatMakesNoSenseIsRefusedByName) {
+  const auto error = [&](const Arguments& arguments) {
+    const Ended ended = run(train(with({"--iters", "1"}, arguments)));
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_FALSE(fs::exists(output() / "adapter_model.safetensors"));
+    return ended.error;
+  };
+  const Arguments lora = {"--fine-tune-type", "lora"};
+  EXPECT_THAT(error(with(lora, {"--num-layers", "3"})), HasSubstr("num_layers: 3 are asked for, the model has 2"));
+  EXPECT_THAT(error(with(lora, {"--lora-keys", "q_proj,wq"})), HasSubstr("wq"));
+  EXPECT_THAT(error(with(lora, {"--lora-keys", "self_attn"})), HasSubstr("cannot have an adapter"));
+  EXPECT_THAT(error(with(lora, {"--adapter", output("nowhere")})), HasSubstr("nowhere: not a directory"));
+  ASSERT_EQ(run(train(with(lora, {"--iters", "1"}), "lora")).code, 0);
+  EXPECT_THAT(error({"--fine-tune-type", "dora", "--adapter", output("lora")}), HasSubstr("is a LoRA adapter"));
+  EXPECT_THAT(run(train(with(lora, {"--iters", "1"}), "lora")).error, HasSubstr("already holds"));
+  EXPECT_THAT(generate(model(), {"--adapter", model()}).error, HasSubstr("adapter_config.json"));
+  EXPECT_THAT(fuse("nowhere", output("x")).error, HasSubstr("nowhere: not a directory"));
+}
+
+}  // namespace
+}  // namespace trunkline
