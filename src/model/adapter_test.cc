@@ -173,7 +173,7 @@ TEST(AdapterShapes, ModulesAreNamedAsPeftNamesThem) {
                 c.targets.list = {"self_attn.q_proj", "embed_tokens", "lm_head"};
                 c.layers = {{1}};
               }),
-              ElementsAre("model.layers.1.self_attn.q_proj"));
+              ElementsAre("model.layers.1.self_attn.q_proj", "lm_head"));
   EXPECT_THAT(names([](AdapterConfig& c) {
                 c.targets.list = {"up_proj", "model.embed_tokens"};
                 c.layers = {{0}};
