@@ -188,6 +188,44 @@ TEST_F(TrainWatchTest, ARunEndsEarlyAndSavesItsBest) {
   EXPECT_THAT(more.output, HasSubstr(fmt::format("early stopping after step {}", last + 2)));
 }
 
+// The same of an adapter, with packed rows.
+TEST_F(TrainWatchTest, AnAdapterIsWatchedToo) {
+  const std::vector<std::string> settings = {"--fine-tune-type",
+                                             "lora",
+                                             "--learning-rate",
+                                             "0.3",
+                                             "--batch-size",
+                                             "2",
+                                             "--packing",
+                                             "--max-seq-length",
+                                             "200",
+                                             "--skip-grad-z",
+                                             "1.5",
+                                             "--skip-window",
+                                             "3",
+                                             "--val-batches",
+                                             "-1",
+                                             "--steps-per-eval",
+                                             "1",
+                                             "--lora-dropout",
+                                             "0.1",
+                                             "--save-every",
+                                             "5"};
+  const auto best = with(settings, {"--load-best-model-at-end", "--early-stopping-patience", "5"});
+  const Ended whole = run(train(with(best, {"--iters", "60"}), "whole", 2));
+  ASSERT_EQ(whole.code, 0) << whole.error;
+  EXPECT_FALSE(skipped(metrics("whole")).empty());
+  const int64_t best_step = metrics("whole").back()["best_step"], last = metrics("whole").back()["step"];
+  EXPECT_EQ(last, best_step + 5);
+  ASSERT_EQ(run(train(with(best, {"--iters", "5"}), "cut", 2)).code, 0);
+  const Ended resumed = run(train(with(best, {"--iters", "60", "--resume"}), "cut", 2));
+  ASSERT_EQ(resumed.code, 0) << resumed.error;
+  ASSERT_EQ(run(train(with(settings, {"--iters", std::to_string(best_step)}), "until-best", 2)).code, 0);
+  const auto adapter = [&](const char* name) { return read_file(output(name) / "adapter_model.safetensors"); };
+  EXPECT_EQ(adapter("whole"), adapter("cut"));
+  EXPECT_EQ(adapter("whole"), adapter("until-best"));
+}
+
 // SIGTERM to one rank ends the run on all, after the step; SIGTERM again changes nothing.
 TEST_F(TrainWatchTest, SigtermFinishesTheStepAndSaves) {
   const std::vector<std::string> endless = {"--iters", "100000", "--steps-per-report", "1", "--batch-size", "4"};
