@@ -242,6 +242,57 @@ TEST_F(TrainTest, GradientsMayTravelAsBf16) {
   EXPECT_EQ(weights("alone"), weights("alone-bf16"));  // nothing travels
 }
 
+// Each rank has a part of the optimizer: the weights and the snapshots are those of runs where each has all of it.
+TEST_F(TrainTest, ASharedOptimizerChangesNoBit) {
+  const std::vector<std::vector<std::string>> optimizers = {
+      {"--learning-rate", "0.01"},
+      {"--optimizer", "sgd", "--momentum", "0.9", "--learning-rate", "0.05"},
+      {"--optimizer", "sgd", "--learning-rate", "0.5"}};
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (size_t o = 0; o < optimizers.size(); ++o) {
+      if (ranks != 3 && o != 0) continue;
+      const auto common = with(optimizers[o], {"--iters", "8", "--batch-size", "4", "--vocab-slice", "150",
+                                               "--steps-per-eval", "3", "--check-every", "4"});
+      const auto name = [&](const char* what) { return fmt::format("{}-{}-{}", what, ranks, o); };
+      const Ended all = run(train(common, name("all"), ranks));
+      ASSERT_EQ(all.code, 0) << all.error;
+      const Ended shared = run(train(with(common, {"--shard-optimizer"}), name("shared"), ranks));
+      ASSERT_EQ(shared.code, 0) << shared.error;
+      EXPECT_EQ(weights(name("shared")), weights(name("all")));
+      for (const char* file : {"weights.safetensors", "optimizer.safetensors"}) {
+        const auto at = std::filesystem::path("checkpoints/8") / file;
+        EXPECT_EQ(read_file(output(name("shared")) / at), read_file(output(name("all")) / at)) << ranks << " " << file;
+      }
+    }
+  }
+}
+
+TEST_F(TrainTest, ASharedOptimizerGoesOnWithAndWithout) {
+  const std::vector<std::string> common = {"--learning-rate", "0.01", "--batch-size", "4", "--val-batches", "0"};
+  const auto six = with(common, {"--iters", "6"}), three = with(common, {"--iters", "3"});
+  ASSERT_EQ(run(train(six, "whole", 2)).code, 0);
+  ASSERT_EQ(run(train(with(three, {"--shard-optimizer"}), "off", 2)).code, 0);
+  ASSERT_EQ(run(train(with(six, {"--resume"}), "off", 2)).code, 0);
+  EXPECT_EQ(weights("off"), weights("whole"));
+  ASSERT_EQ(run(train(three, "on", 2)).code, 0);
+  ASSERT_EQ(run(train(with(six, {"--resume", "--shard-optimizer"}), "on", 2)).code, 0);
+  EXPECT_EQ(weights("on"), weights("whole"));
+  ASSERT_EQ(run(train(with(three, {"--shard-optimizer"}), "more", 2)).code, 0);
+  const Ended more = run(train(with(six, {"--resume", "--shard-optimizer"}), "more", 3));
+  ASSERT_EQ(more.code, 0) << more.error;
+  EXPECT_LT(largest_difference("more", "whole"), 1e-4);
+}
+
+// The norm is made of all ranks' parts, and what one of them finds ends all.
+TEST_F(TrainTest, ASharedOptimizerClips) {
+  const auto clip = with(kSgd, {"--iters", "5", "--clip", "0.05", "--grad-accumulation-steps", "2"});
+  ASSERT_EQ(run(train(clip, "all", 3)).code, 0);
+  const Ended shared = run(train(with(clip, {"--shard-optimizer"}), "shared", 3));
+  ASSERT_EQ(shared.code, 0) << shared.error;
+  EXPECT_LT(largest_difference("shared", "all"), 1e-6);
+  EXPECT_NEAR(metrics("shared").back().value("grad_norm", 0.0), metrics("all").back().value("grad_norm", 0.0), 1e-9);
+}
+
 TEST_F(TrainTest, TheWholeGraphIsTheSameTraining) {
   const auto sgd = with(kSgd, {"--iters", "6", "--batch-size", "6"});
   ASSERT_EQ(run(train(sgd, "layers", 2)).code, 0);

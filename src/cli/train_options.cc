@@ -144,6 +144,9 @@ const std::vector<Option>& all_options() {
        }},
       {"wire_dtype", "DTYPE", "As what gradients travel between ranks: float32, the default, or bfloat16",
        [](Draft& d, S s) { d.options.wire_dtype = wire_dtype(s); }},
+      {"shard_optimizer", "",
+       "Each rank updates a part of every tensor, and has the optimizer's state of that part alone",
+       [](Draft& d, S s) { d.options.shard_optimizer = s.boolean(); }},
       {"hold_gradients", "", "Update once all gradients have been checked, rather than layer by layer",
        [](Draft& d, S s) { d.options.hold_gradients = s.boolean(); }},
       {"recompute", "WHAT", "In the backward pass: auto, the default, what memory does not hold; all; none",
@@ -389,6 +392,9 @@ TrainOptions TrainOptionParser::options() const {
   }
   if (options.whole_graph && options.wire_dtype != Dtype::f32) {
     fail(ErrorKind::input, "--wire-dtype goes with the layer-wise step, not with --whole-graph");
+  }
+  if (options.whole_graph && options.shard_optimizer) {
+    fail(ErrorKind::input, "--shard-optimizer goes with the layer-wise step, not with --whole-graph");
   }
   set_fine_tuning(draft.options, draft.later);
   set_optimizer(draft);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bridge/arrays.h"
+#include "model/parts.h"
 
 namespace trunkline {
 namespace {
@@ -44,14 +45,48 @@ void GradientExchange::sum(Job& job) {
   const std::string name = "sum of " + job.piece.name;
   {
     const Timeline::Span span(timeline_, Timeline::Track::communication, name);
-    all_sum(group_, job.memory, options_.wire);
+    if (options_.shards != nullptr) {
+      sum_parts(job);
+    } else {
+      all_sum(group_, job.memory, options_.wire);
+    }
   }
   if (!timeline_.traces()) return;
   for (const LaneSpan& lane : group_.lane_spans()) timeline_.add_lane(lane.lane, name, lane.start, lane.end);
 }
 
+// Each rank's share of a gradient is summed into its place; what is everyone's goes together.
+void GradientExchange::sum_parts(Job& job) {
+  const auto ranks = static_cast<size_t>(group_.size()), rank = static_cast<size_t>(group_.rank());
+  std::vector<std::span<char>> everyones;
+  for (size_t i = 0; i < job.memory.size(); ++i) {
+    const TensorRows& rows = job.piece.rows[i];
+    const std::span<char> memory = job.memory[i];
+    const size_t row = memory.size() / static_cast<size_t>(rows.rows);
+    const size_t share = static_cast<size_t>(options_.shards->each(rows)) * row;
+    if (share > 0) {
+      group_.sum_scatter(memory.data(), memory.data() + rank * share, share / size_of(options_.wire), options_.wire);
+    }
+    if (share * ranks < memory.size()) everyones.push_back(memory.subspan(share * ranks));
+  }
+  all_sum(group_, everyones, options_.wire);
+}
+
 void GradientExchange::hand_back(Job job) {
   job.memory.clear();
+  if (options_.shards != nullptr) {
+    std::vector<mx::array> parts;
+    for (size_t i = 0; i < job.gradients.size(); ++i) {
+      const mx::array whole = std::exchange(job.gradients[i], mx::array(0.0f));
+      for (const size_t at : options_.shards->parts_of(job.piece.rows[i])) {
+        const TensorRows& rows = options_.shards->parts()[at].rows;
+        const auto begin = static_cast<int>(rows.row - job.piece.rows[i].row);
+        parts.push_back(own(part(whole, 0, begin, begin + static_cast<int>(rows.rows))));
+      }
+    }
+    job.gradients = std::move(parts);
+    job.piece = options_.shards->as_parts(job.piece);
+  }
   if (options_.wire == Dtype::bf16) {
     for (mx::array& gradient : job.gradients) {
       gradient = mx::astype(std::exchange(gradient, mx::array(0.0f)), mx::float32);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "train/layerwise.h"
+#include "train/shards.h"
 #include "train/timeline.h"
 #include "trunkline/group.h"
 
@@ -33,6 +34,8 @@ class GradientExchange {
     Sync sync = Sync::overlap;
     bool busy_wait = false;   // spin while waiting, rather than briefly
     Dtype wire = Dtype::f32;  // or bf16: gradients are rounded to it, their sums made in f32 and rounded once
+    // If not null, each rank gets the sums of its parts alone: `done` takes the pieces as shards->as_parts has them.
+    const Shards* shards = nullptr;
   };
 
   // `done` takes each piece, in order, with its gradients summed, on the submitting thread, inside submit or finish.
@@ -56,6 +59,7 @@ class GradientExchange {
   };
   void serve();
   void sum(Job& job);
+  void sum_parts(Job& job);
   void hand_back(Job job);
   template <typename Ready>
   void wait(std::unique_lock<std::mutex>& lock, Ready ready);

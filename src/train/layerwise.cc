@@ -144,11 +144,13 @@ Keep LayerwisePass::keep_of(int64_t layer) const {
 
 // From the embedding to the last layer's output where targets are predicted.
 void LayerwisePass::run_layers(bool keep) {
+  before_layer_(-1);
   mx::array x = decoder_.embed(parameters_, batch_.ids);
   rope_ = decoder_.rope_table(batch_.places, x.dtype());
   mx::eval(x, rope_->cosine, rope_->sine);
   const LayerPass pass = layer_pass();
   for (int64_t layer = 0; layer < decoder_.shape().layers; ++layer) {
+    before_layer_(layer);
     const bool keeps = keep && layer >= lowest_;
     LayerPass::Forward result = pass.forward(layer, x, keeps ? keep_of(layer) : Keep::input);
     x = std::move(result.output);
@@ -156,6 +158,7 @@ void LayerwisePass::run_layers(bool keep) {
   }
   states_ = mx::take(mx::reshape(x, {-1, x.shape(-1)}), batch_.positions, 0);
   states_->eval();
+  before_layer_(decoder_.shape().layers);
 }
 
 double LayerwisePass::forward() {

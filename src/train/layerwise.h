@@ -51,6 +51,10 @@ class LayerwisePass {
   LayerwisePass(const Decoder& decoder, const Parameters& parameters, Trained trained, const Batch& batch,
                 const StepBlocks& blocks, std::function<void()> after_block = {});
 
+  // Called before a layer's tensors are read for the first time: -1 before the embedding's, and the number of layers
+  // before the norm's and the head's.
+  void before_layer(std::function<void(int64_t)> wait) { before_layer_ = std::move(wait); }
+
   // The loss summed over the batch's targets.
   double forward();
   // The gradients of that sum; after forward, once.
@@ -78,6 +82,7 @@ class LayerwisePass {
   bool to_embedding_ = false;
   std::vector<int> head_tensors_;  // trained ones of the head's adapter
   Pacer pacer_;
+  std::function<void(int64_t)> before_layer_ = [](int64_t) {};
   std::vector<int32_t> ids_, targets_;
   std::optional<RopeTable> rope_;
   std::vector<KeptLayer> kept_;

@@ -143,6 +143,7 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"recompute", text(recompute_name(o.recompute)), Scope::pace},
       {"sync", text(o.sync == Sync::overlap ? "overlap" : "after"), Scope::pace},
       {"wire_dtype", text(name_of(o.wire_dtype)), Scope::run},
+      {"shard_optimizer", text(o.shard_optimizer), Scope::pace},
       {"hold_gradients", text(o.hold_gradients), Scope::pace},
       {"busy_wait", text(o.busy_wait), Scope::place},
       {"memory_limit", text(o.memory_limit), Scope::place},

@@ -63,6 +63,7 @@ struct TrainOptions {
   bool whole_graph = false;
   Sync sync = Sync::overlap;
   Dtype wire_dtype = Dtype::f32;  // or bf16: as what gradients travel; with several ranks it enters the weights
+  bool shard_optimizer = false;
   bool hold_gradients = false;
   bool busy_wait = false;
   Recompute recompute = Recompute::automatic;

@@ -24,7 +24,7 @@ void give(Group& group, Parameters weights, Parameters& parameters, const Traine
 
 std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const std::vector<Fact>& facts,
                               Parameters& parameters, const Trained& trained, Optimizer& optimizer,
-                              std::vector<std::string>& warnings) {
+                              const Shards* shards, std::vector<std::string>& warnings) {
   std::optional<Snapshot> snapshot;
   nlohmann::ordered_json note;
   together(group, [&] {
@@ -38,9 +38,13 @@ std::optional<Resumed> resume(Group& group, const SnapshotStore* store, const st
   });
   note = nlohmann::ordered_json::parse(gather_text(group, note.dump()).front());
   if (note.is_null()) return std::nullopt;
-  Resumed resumed = {
-      .state = run_state_from(note["state"]), .ranks = note["ranks"], .has_best = note["has_best"]};
+  Resumed resumed = {.state = run_state_from(note["state"]), .ranks = note["ranks"], .has_best = note["has_best"]};
   give(group, snapshot ? std::move(snapshot->weights) : trained.of(parameters), parameters, trained);
+  if (shards != nullptr) {
+    const NamedArrays whole = snapshot ? std::move(snapshot->optimizer) : NamedArrays();
+    optimizer.restore(scatter_state(group, *shards, whole, optimizer.state()), resumed.state.step);
+    return resumed;
+  }
   std::vector<std::pair<std::string, mx::array>> state = snapshot ? std::move(snapshot->optimizer) : optimizer.state();
   std::ranges::sort(state, {}, &std::pair<std::string, mx::array>::first);
   std::vector<mx::array> arrays;

@@ -99,6 +99,10 @@ UpdateOptions update_options(const StepContext& context, double learning_rate) {
   UpdateOptions options{.learning_rate = learning_rate,
                         .max_grad_norm = context.max_grad_norm,
                         .hold = context.hold_gradients || context.whole_graph};
+  if (context.sharded != nullptr) {
+    options.shards = &context.sharded->shards();
+    options.group = &context.group;
+  }
   if (context.grad_norms != nullptr) {
     options.refuses = [&context](double norm) { return is_spike(context, context.grad_norms, norm); };
   }
@@ -165,8 +169,9 @@ class LayerwiseStep {
     together(context_.group, [&] { loss = run_to_last_backward(); });
     result_.loss = agree_on_loss(context_, number_, loss);
     if (ends_with_loss(context_, learning_rate, result_)) return;
-    Update update(context_.decoder, context_.parameters, context_.optimizer, context_.timeline, number_,
-                  result_.targets, update_options(context_, learning_rate));
+    Parameters& updated = context_.sharded != nullptr ? context_.sharded->own() : context_.parameters;
+    Update update(context_.decoder, updated, context_.optimizer, context_.timeline, number_, result_.targets,
+                  update_options(context_, learning_rate));
     GradientExchange exchange(
         context_.group, context_.exchange, context_.timeline,
         [&](const Piece& piece, std::vector<mx::array> gradients) { update.take(piece, std::move(gradients)); });
@@ -181,6 +186,7 @@ class LayerwiseStep {
       throw;
     }
     finish_update(update, result_);
+    if (context_.sharded != nullptr) context_.sharded->changed();
   }
 
  private:
@@ -195,9 +201,7 @@ class LayerwiseStep {
           blocks_for(context_, size_of(context_, batch_->ids.shape(0), batch_->ids.shape(1), batch_->target_count));
       pass_.emplace(context_.decoder, context_.parameters, context_.trained, *batch_, result_.blocks,
                     [&] { context_.group.advance(); });
-      const auto start = Clock::now();
-      loss += pass_->forward();
-      context_.timeline.add(Track::forward, "forward", start);
+      loss += forward();
       if (!std::isfinite(loss)) break;
       if (i + 1 == mine_.size()) break;
       backward([&](size_t piece, const Piece&, std::vector<mx::array> gradients) {
@@ -205,6 +209,24 @@ class LayerwiseStep {
         accumulated_.keep(piece, std::move(gradients));
       });
     }
+    if (context_.sharded != nullptr) context_.sharded->finish();  // where no forward pass waited for them
+    return loss;
+  }
+
+  double forward() {
+    Clock::duration waited{};
+    if (context_.sharded != nullptr) {
+      pass_->before_layer([&](int64_t layer) {
+        const auto start = Clock::now();
+        context_.sharded->wait_for(layer);
+        const auto end = Clock::now();
+        context_.timeline.add(Track::exposed, "waiting for weights", start, end);
+        waited += end - start;
+      });
+    }
+    const auto start = Clock::now();
+    const double loss = pass_->forward();
+    context_.timeline.add(Track::forward, "forward", start + waited);  // its length is that of the computation
     return loss;
   }
 
@@ -247,10 +269,14 @@ void set_times(const Timeline& timeline, StepResult& result) {
 
 StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64_t targets) {
   const bool after = context.exchange.sync == Sync::after && context.group.size() > 1;
+  // Sharded: the state of this rank's parts, and their weights, which are apart from the model's.
+  const int64_t state = context.optimizer.state_bytes(), ranks = context.group.size();
+  const int64_t state_width =
+      context.sharded != nullptr ? (state + static_cast<int64_t>(sizeof(float)) + ranks - 1) / ranks : state;
   return {.rows = rows,
           .tokens = tokens,
           .targets = targets,
-          .state_width = context.optimizer.state_bytes(),
+          .state_width = state_width,
           .holds_gradients = context.hold_gradients || after};
 }
 
@@ -274,6 +300,7 @@ StepResult run_step(StepContext& context, int64_t number, std::span<const MicroB
   result.stop = counts[2] > 0;
   if (result.targets == 0) fail(ErrorKind::input, "step {}: no row has a target", number);
   context.timeline.reset();
+  if (context.sharded != nullptr) context.sharded->start(context.parameters);
   if (context.whole_graph) {
     whole_graph_step(context, number, mine, learning_rate, result);
   } else {

@@ -10,6 +10,7 @@
 #include "train/gradient_exchange.h"
 #include "train/optimizer.h"
 #include "train/sequences.h"
+#include "train/shards.h"
 #include "train/spikes.h"
 #include "train/timeline.h"
 #include "train/trained.h"
@@ -53,8 +54,9 @@ struct StepContext {
   // The whole graph of a micro-batch at once, and all gradients: the reference.
   bool whole_graph = false;
   GradientExchange::Options exchange = {};
-  int64_t memory_limit = 0;  // bytes that a step may take, for the choice of blocks
-  StepBlocks blocks = {};    // what is not 0 is not chosen; vocab_rows is the same on all ranks and never 0
+  ShardedWeights* sharded = nullptr;  // each rank updates its parts of these; null: all of all tensors
+  int64_t memory_limit = 0;           // bytes that a step may take, for the choice of blocks
+  StepBlocks blocks = {};             // what is not 0 is not chosen; vocab_rows is the same on all ranks and never 0
   Recompute recompute = Recompute::automatic;
 };
 

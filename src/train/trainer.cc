@@ -21,6 +21,7 @@
 #include "train/resume.h"
 #include "train/run_data.h"
 #include "train/run_memory.h"
+#include "train/shards.h"
 #include "train/snapshot.h"
 #include "train/step.h"
 #include "train/together.h"
@@ -51,7 +52,9 @@ class Trainer {
     prepare();
     agree();
     choose_fixed_blocks();
+    if (options_.shard_optimizer && group_.size() > 1) share_optimizer();
     if (options_.resume) go_on();
+    if (shards_) sharded_.emplace(group_, *shards_, parameters_);
     announce();
     const InterruptWatch interrupts;
     const bool interrupted = loop(interrupts);
@@ -131,8 +134,8 @@ class Trainer {
   }
 
   void go_on() {
-    const std::optional<Resumed> resumed =
-        resume(group_, store_ ? &*store_ : nullptr, run_facts(), parameters_, trained_, *optimizer_, warnings_);
+    const std::optional<Resumed> resumed = resume(group_, store_ ? &*store_ : nullptr, run_facts(), parameters_,
+                                                  trained_, *optimizer_, shards_ ? &*shards_ : nullptr, warnings_);
     if (!resumed) {
       notes_.push_back("no checkpoint was saved before this run ended: it begins again");
       return;
@@ -202,6 +205,7 @@ class Trainer {
       const bool last = stop || state_.step == total_ || stops_early();
       const bool save = last || state_.step % options_.save_every == 0 || (best && keeps_best(options_));
       if (save || state_.step % options_.check_every == 0) {
+        gather_weights();
         require_equal_weights(group_, trained_.of(decoder_->layout()), trained_.of(parameters_), state_.step);
       }
       if (save) this->save();
@@ -254,7 +258,11 @@ class Trainer {
             .accumulates = options_.grad_accumulation_steps > 1,
             .hold_gradients = holds_gradients(),
             .whole_graph = options_.whole_graph,
-            .exchange = {.sync = options_.sync, .busy_wait = options_.busy_wait, .wire = options_.wire_dtype},
+            .exchange = {.sync = options_.sync,
+                         .busy_wait = options_.busy_wait,
+                         .wire = options_.wire_dtype,
+                         .shards = shards_ ? &*shards_ : nullptr},
+            .sharded = sharded_ ? &*sharded_ : nullptr,
             .memory_limit = memory_limit_,
             .blocks = blocks_,
             .recompute = options_.recompute};
@@ -275,6 +283,21 @@ class Trainer {
     blocks_.vocab_rows = chosen.vocab_rows;
     if (options_.packing && options_.query_block == 0) blocks_.queries = std::min(chosen.queries, kPackedQueries);
     group_.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
+  }
+
+  // Each rank has the optimizer's state of its parts alone.
+  void share_optimizer() {
+    shards_.emplace(pieces_of(*decoder_, trained_, blocks_.vocab_rows), decoder_->layout(), group_.rank(),
+                    group_.size());
+    const std::vector<TensorShape> layout = shards_->layout();
+    optimizer_.emplace(options_.optimizer, layout, Trained::all(layout.size()));
+  }
+
+  // Before weights are read but by a step, which does so itself.
+  void gather_weights() {
+    if (!sharded_) return;
+    sharded_->start(parameters_);
+    sharded_->finish();
   }
 
   // Returns whether a rank wishes to stop.
@@ -314,6 +337,7 @@ class Trainer {
   }
 
   double mean_loss_of(const Sequences& rows, int64_t batches) {
+    gather_weights();
     const int64_t limit = batches < 0 ? -1 : batches * options_.batch_size;
     return mean_loss(group_, *decoder_, parameters_, rows, limit, rows_per_micro_batch());
   }
@@ -333,6 +357,8 @@ class Trainer {
     if (state_.best.step == state_.step) best_saved_ = true;
     state_.losses = losses_.values();
     state_.grad_norms = grad_norms_.values();
+    NamedArrays optimizer = optimizer_->state();
+    if (shards_) optimizer = gather_state(group_, *shards_, optimizer);
     together(group_, [&] {
       if (!leads()) return;
       store_->save({.state = state_,
@@ -341,7 +367,7 @@ class Trainer {
                     .version = std::string(version()),
                     .facts = run_facts(),
                     .weights = weights,
-                    .optimizer = optimizer_->state()},
+                    .optimizer = std::move(optimizer)},
                    best_saved_ && keeps_best(options_) ? std::optional(state_.best.step) : std::nullopt);
     });
     saved_ = state_.step;
@@ -350,6 +376,7 @@ class Trainer {
 
   void finish() {
     optimizer_.reset();
+    sharded_.reset();
     if (options_.load_best_model_at_end) take_best();
     together(group_, [&] {
       if (!leads()) return;
@@ -388,6 +415,8 @@ class Trainer {
   std::optional<StepRows> order_;
   std::optional<Schedule> schedule_;
   std::optional<Optimizer> optimizer_;
+  std::optional<Shards> shards_;  // with several ranks that share the optimizer
+  std::optional<ShardedWeights> sharded_;
   std::optional<OutputLock> output_;    // rank 0's
   std::optional<SnapshotStore> store_;  // rank 0's
   std::optional<Progress> progress_;

@@ -4,6 +4,7 @@
 
 #include "base/fail.h"
 #include "train/clip.h"
+#include "train/together.h"
 
 namespace trunkline {
 
@@ -27,8 +28,12 @@ void Update::take(const Piece& piece, std::vector<mx::array> gradients) {
   const Timeline::Span span(timeline_, Timeline::Track::update, "update of " + piece.name);
   const std::vector<double> squares = squared_norms(gradients);
   for (size_t i = 0; i < piece.rows.size(); ++i) {
-    squares_ += squares[i];
-    if (!std::isfinite(squares[i])) bad_.push_back(piece.rows[i].tensor);
+    const size_t index = piece.rows[i].tensor;
+    // What is everyone's counts once.
+    const bool counts =
+        options_.shards == nullptr || !options_.shards->parts()[index].everyones || options_.shards->rank() == 0;
+    if (counts) squares_ += squares[i];
+    if (!std::isfinite(squares[i])) bad_.push_back(tensor_of(index));
   }
   if (!bad_.empty()) return;
   if (options_.hold) {
@@ -48,7 +53,26 @@ void Update::apply(const Piece& piece, std::vector<mx::array>& gradients, double
   }
 }
 
+size_t Update::tensor_of(size_t index) const {
+  return options_.shards == nullptr ? index : options_.shards->parts()[index].rows.tensor;
+}
+
+// What one rank found, all know.
+void Update::agree() {
+  if (options_.shards == nullptr) return;
+  const double first_bad = bad_.empty() ? -1.0 : static_cast<double>(bad_.front());
+  const auto all = gather_values(*options_.group, {squares_, first_bad, updated_ ? 1.0 : 0.0});
+  squares_ = 0.0;
+  bad_.clear();
+  for (const auto& found : all) {
+    squares_ += found[0];
+    if (found[1] >= 0.0) bad_.push_back(static_cast<size_t>(found[1]));
+    updated_ = updated_ || found[2] > 0.0;
+  }
+}
+
 double Update::finish() {
+  agree();
   if (!bad_.empty()) {
     fail(ErrorKind::numeric, "step {}: the gradient of {} is not finite; {}", number_,
          decoder_.layout()[bad_.front()].name,

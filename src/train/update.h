@@ -10,6 +10,7 @@
 #include "model/decoder.h"
 #include "train/layerwise.h"
 #include "train/optimizer.h"
+#include "train/shards.h"
 #include "train/timeline.h"
 
 namespace trunkline {
@@ -20,6 +21,9 @@ struct UpdateOptions {
   bool hold = false;           // until all have been checked; clipping needs it
   // Whether to update nothing, for the norm of the mean's gradient; none: never. Needs `hold`.
   std::function<bool(double)> refuses = nullptr;
+  // Not null: parameters are the parts of `shards` that this rank updates, and the ranks of `group` agree at the end.
+  const Shards* shards = nullptr;
+  Group* group = nullptr;
 };
 
 class Update {
@@ -38,6 +42,8 @@ class Update {
   bool refused() const { return refused_; }
 
  private:
+  void agree();
+  size_t tensor_of(size_t index) const;
   void apply(const Piece& piece, std::vector<mx::array>& gradients, double factor);
 
   const Decoder& decoder_;
