@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "base/clock.h"
 #include "tiny_run_test.h"
 
 namespace trunkline {
@@ -123,6 +124,22 @@ TEST_F(TrainFaultsTest, ARankThatIsKilledEndsTheOthers) {
   const Ended ended = finish(process);
   EXPECT_EQ(ended.code, 137) << ended.output << ended.error;
   EXPECT_THAT(ended.output + ended.error, HasSubstr("rank 1"));
+}
+
+// A rank that dies while gradients cross and the backward pass still has long to go: the others end within seconds.
+TEST_F(TrainFaultsTest, ARankThatDiesInMidBackwardEndsTheOthers) {
+  const std::string trunkline = TRUNKLINE_BINARY_DIR "/trunkline";
+  Process process =
+      Process::start(program({trunkline, "launch", "-n", "2", "--", trunkline, "bench", "step", "--layers", "40",
+                              "--backward-ms", "40000", "--gradient-bytes", "4M", "-w", "0"}));
+  read_until(process, "iteration");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // a piece or two have crossed
+  const auto start = Clock::now();
+  run(program({"sh", "-c", fmt::format("kill -9 $(pgrep -P {} | tail -1)", process.pid())}));
+  const Ended ended = finish(process);
+  EXPECT_LT(seconds_since(start), 12.0);
+  EXPECT_EQ(ended.code, 137) << ended.output << ended.error;
+  EXPECT_THAT(ended.output + ended.error, HasSubstr("[0] trunkline: rank 1"));
 }
 
 TEST_F(TrainFaultsTest, AnOutputInUseIsRefused) {

@@ -210,14 +210,17 @@ TEST_F(TrainTest, OverlapAndHoldingChangeNoBit) {
 TEST_F(TrainTest, OverlapOnCablesChangesNoBit) {
   const std::vector<std::string> common = {"--iters",       "20", "--batch-size",    "4",
                                            "--val-batches", "0",  "--learning-rate", "0.01"};
-  ASSERT_EQ(run(train(common, "tcp", 2)).code, 0);
-  for (const char* sync : {"overlap", "after"}) {
-    ProcessOptions options = train(with(common, {"--sync", sync}), sync, 2);
-    const auto separator = std::ranges::find(options.argv, "--");
-    options.argv.insert(separator, {"--cables", "2"});
-    const Ended ended = run(options);
-    ASSERT_EQ(ended.code, 0) << ended.error << ended.output;
-    EXPECT_EQ(weights(sync), weights("tcp")) << sync;
+  for (const int ranks : {1, 2, 3, 4}) {
+    const auto name = [&](const std::string& what) { return fmt::format("{}-{}", what, ranks); };
+    ASSERT_EQ(run(train(common, name("tcp"), ranks)).code, 0);
+    for (const std::string sync : {"overlap", "after"}) {
+      ProcessOptions options = train(with(common, {"--sync", sync}), name(sync), ranks);
+      const auto separator = std::ranges::find(options.argv, "--");
+      if (separator != options.argv.end()) options.argv.insert(separator, {"--cables", "2"});
+      const Ended ended = run(options);
+      ASSERT_EQ(ended.code, 0) << ended.error << ended.output;
+      EXPECT_EQ(weights(name(sync)), weights(name("tcp"))) << sync << " " << ranks;
+    }
   }
 }
 #endif
