@@ -3,9 +3,10 @@
 //
 //   bench_train_step CONFIG.json [--rows N] [--tokens N] [--steps N] [--optimizer sgd|adamw] [--dtype float32|bfloat16]
 //                    [--recompute auto|all|none] [--memory-limit GIB] [--query-block N] [--token-block N]
-//                    [--loss-block N] [--vocab-slice N] [--hold-gradients] [--whole-graph]
+//                    [--loss-block N] [--vocab-slice N] [--hold-gradients] [--whole-graph] [--master-weights]
 //
-// One JSON object a line and step. Memory is MLX's allocator's peak and the process's, in GiB; forecast: src/plan's.
+// One JSON object a line and step. Memory is MLX's allocator's peak since the weights were there, what the device has
+// taken (0: it does not tell) and the process's peak, in GiB; forecast: src/plan's.
 #include <mlx/mlx.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +29,7 @@ struct Options {
   int rows = 1, tokens = 2048, steps = 3;
   double memory_limit = 0.0;
   StepBlocks blocks;
-  bool hold = false, whole_graph = false;
+  bool hold = false, whole_graph = false, masters = false, peaks = false;
 };
 
 double gib(double bytes) { return bytes / static_cast<double>(int64_t{1} << 30); }
@@ -63,12 +64,9 @@ Batch random_batch(const Options& options, int64_t vocab) {
 }
 
 void run(const Options& options) {
-  if (mx::default_device() == mx::Device::cpu) {
-    mx::set_cache_limit(0);
-    keep_freed_memory();
-  } else {
-    mx::set_cache_limit(size_t{1} << 30);
-  }
+  const auto limit = options.memory_limit > 0.0 ? static_cast<int64_t>(options.memory_limit * (int64_t{1} << 30))
+                                                : device_memory() / 5 * 4;
+  bound_freed_memory(limit);
   const Decoder decoder(read_model_shape(options.config));
   const mx::Dtype dtype = options.dtype == "bfloat16" ? mx::bfloat16 : mx::float32;
   OptimizerOptions optimizer_options;
@@ -76,15 +74,24 @@ void run(const Options& options) {
   Parameters parameters = random_weights(decoder, dtype);
   const Trained trained = Trained::all(decoder.layout().size());
   Optimizer optimizer(optimizer_options, decoder.layout(), trained);
+  if (options.masters) {
+    Parameters weights;
+    for (const mx::array& parameter : parameters) {
+      weights.push_back(mx::astype(parameter, mx::float32));
+      weights.back().eval();
+    }
+    optimizer.keep_masters(weights);
+  }
   const Batch batch = random_batch(options, decoder.shape().vocab);
   const StepSize size{.rows = options.rows,
                       .tokens = options.tokens,
                       .targets = batch.target_count,
                       .width = static_cast<int64_t>(mx::size_of(dtype)),
                       .state_width = optimizer.state_bytes(),
-                      .holds_gradients = options.hold};
-  const auto limit = options.memory_limit > 0.0 ? static_cast<int64_t>(options.memory_limit * (int64_t{1} << 30))
-                                                : device_memory() / 5 * 4;
+                      .holds_gradients = options.hold,
+                      .pieces_on_their_way = 0,
+                      .makes_scores = attention_makes_scores(dtype, static_cast<int>(decoder.shape().head_dim)),
+                      .most_ahead = blocks_worth_queueing(static_cast<int64_t>(mx::size_of(dtype)))};
   const Recompute recompute = options.recompute == "all"    ? Recompute::all
                               : options.recompute == "none" ? Recompute::none
                                                             : Recompute::automatic;
@@ -94,6 +101,8 @@ void run(const Options& options) {
                static_cast<long>(blocks.logits), static_cast<long>(blocks.vocab_rows),
                static_cast<long>(blocks.keep_all), static_cast<long>(blocks.keep_attention));
   Timeline timeline;
+  mx::clear_cache();
+  mx::reset_peak_memory();
   for (int step = 1; step <= options.steps; ++step) {
     timeline.reset();
     const auto start = Clock::now();
@@ -110,11 +119,19 @@ void run(const Options& options) {
         update.take({decoder.layout()[i].name, {{i, 0, rows}}}, {std::exchange(whole.gradients[i], mx::array(0.0f))});
       }
     } else {
-      LayerwisePass pass(decoder, parameters, trained, batch, blocks);
+      const bool shown = options.peaks && step == options.steps;
+      const auto peak = [&] {
+        if (!shown) return;
+        std::fprintf(stderr, " %.2f", gib(static_cast<double>(mx::get_peak_memory())));
+        mx::reset_peak_memory();
+      };
+      LayerwisePass pass(decoder, parameters, trained, batch, blocks, peak);
       loss = pass.forward();
       forward_s = seconds_since(start);
-      pass.backward(
-          [&](const Piece& piece, std::vector<mx::array> gradients) { update.take(piece, std::move(gradients)); });
+      pass.backward([&](const Piece& piece, std::vector<mx::array> gradients) {
+        if (shown) std::fprintf(stderr, "\n%s:", piece.name.c_str());
+        update.take(piece, std::move(gradients));
+      });
     }
     update.finish();
     const double seconds = seconds_since(start);
@@ -126,6 +143,7 @@ void run(const Options& options) {
         {"tokens_per_s", options.rows * options.tokens / seconds},
         {"loss", loss / static_cast<double>(batch.target_count)},
         {"mlx_peak_gib", gib(static_cast<double>(mx::get_peak_memory()))},
+        {"device_gib", gib(static_cast<double>(device_memory_taken().value_or(0)))},
         {"process_peak_gib", gib(static_cast<double>(process_memory().peak))},
         {"forecast_gib", gib(static_cast<double>(step_memory(decoder.shape(), size, blocks).total()))}};
     std::printf("%s\n", line.dump().c_str());
@@ -153,6 +171,8 @@ int main(int argc, char** argv) {
   app.add_option("--loss-block", options.blocks.logits);
   app.add_option("--vocab-slice", options.blocks.vocab_rows);
   app.add_flag("--hold-gradients", options.hold);
+  app.add_flag("--peaks", options.peaks, "of the last step: the peak of each block");
+  app.add_flag("--master-weights", options.masters, "f32 masters beside bfloat16");
   app.add_flag("--whole-graph", options.whole_graph, "the reference: one graph");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -1,5 +1,9 @@
 #include "base/memory.h"
 
+#ifdef __linux__
+#include <dlfcn.h>
+#endif
+
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -47,6 +51,27 @@ ProcessMemory process_memory() {
   int64_t total_pages = 0, resident_pages = 0;
   std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
   return {.now = resident_pages * ::sysconf(_SC_PAGESIZE), .peak = int64_t{1024} * usage.ru_maxrss};
+#endif
+}
+
+// MLX sets nothing of the pool and brings no runtime library to do it with, so the driver that it has loaded is asked.
+bool keep_in_cuda_pool(int device, uint64_t bytes) {
+#ifdef __linux__
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (driver == nullptr) return false;
+  using Pool = void*;
+  const auto default_pool = reinterpret_cast<int (*)(Pool*, int)>(dlsym(driver, "cuDeviceGetDefaultMemPool"));
+  const auto set = reinterpret_cast<int (*)(Pool, int, void*)>(dlsym(driver, "cuMemPoolSetAttribute"));
+  constexpr int kReleaseThreshold = 4;  // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+  Pool pool = nullptr;
+  const bool done = default_pool != nullptr && set != nullptr && default_pool(&pool, device) == 0 &&
+                    set(pool, kReleaseThreshold, &bytes) == 0;
+  dlclose(driver);
+  return done;
+#else
+  static_cast<void>(device);
+  static_cast<void>(bytes);
+  return false;
 #endif
 }
 

@@ -20,4 +20,9 @@ int64_t machine_memory();
 // time of a step on a processor that computes). The process then takes what it took at its peak. Only glibc needs this.
 void keep_freed_memory();
 
+// Has the pool that CUDA's driver keeps for a device hold up to `bytes` of freed memory. Left alone, it gives all back
+// whenever the device is waited for, and to get it again takes longer than the work between. False where this process
+// has no driver loaded, or it refuses.
+bool keep_in_cuda_pool(int device, uint64_t bytes);
+
 }  // namespace trunkline

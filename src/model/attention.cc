@@ -1,5 +1,7 @@
 #include "model/attention.h"
 
+#include <mlx/backend/cuda/cuda.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -39,18 +41,36 @@ mx::array grouped(const mx::array& x, int key_heads) {
 
 mx::array transposed(const mx::array& x) { return mx::swapaxes(x, -1, -2); }
 
-// Weights of the keys, [B, K, H / K, L, S].
+// Queries are scaled rather than scores, where these are not scaled on the way.
+float scale_of_scores(const mx::array& queries) { return fused_here(queries) ? scale_of(queries) : 1.0f; }
+
+mx::array scaled(const mx::array& queries) {
+  return fused_here(queries) ? queries : mx::multiply(queries, mx::array(scale_of(queries), queries.dtype()));
+}
+
+// Weights of the keys, [B, K, H / K, L, S], for scaled queries.
 mx::array weights_of(const mx::array& queries, const mx::array& keys, const std::vector<int32_t>& first) {
   const int key_heads = keys.shape(1), group = queries.shape(1) / key_heads;
-  const mx::array scores = mx::matmul(grouped(queries, key_heads), transposed(keys));
-  return causal_softmax(mx::reshape(scores, {queries.shape(0), key_heads, group, queries.shape(2), keys.shape(2)}),
-                        scale_of(queries), first);
+  return causal_softmax(mx::reshape(mx::matmul(grouped(queries, key_heads), transposed(keys)),
+                                    {queries.shape(0), key_heads, group, queries.shape(2), keys.shape(2)}),
+                        scale_of_scores(queries), first);
+}
+
+// Whether MLX has a kernel here that never makes the scores: cuDNN's, and Metal's.
+bool has_kernel(const mx::array& queries) {
+  if (mx::default_device() == mx::Device::cpu) return false;
+  return !mx::cu::is_available() || !attention_makes_scores(queries.dtype(), queries.shape(3));
+}
+
+// And one that makes the gradients without them.
+bool has_gradient_kernel(const mx::array& queries, const AttentionMask& mask) {
+  return mask.first.empty() && !attention_makes_scores(queries.dtype(), queries.shape(3));
 }
 
 mx::array attend(const mx::array& queries, const mx::array& keys, const mx::array& values,
                  const std::vector<int32_t>& first) {
   const int rows = queries.shape(0), key_heads = keys.shape(1), positions = keys.shape(2);
-  if (!fused_here(queries)) {
+  if (has_kernel(queries)) {
     const float scale = scale_of(queries);
     if (first.empty()) {
       const char* mask = queries.shape(2) == 1 ? "" : "causal";
@@ -59,11 +79,34 @@ mx::array attend(const mx::array& queries, const mx::array& keys, const mx::arra
     const mx::array mask = seen_keys({rows, 1, queries.shape(2), positions}, first);
     return mx::fast::scaled_dot_product_attention(queries, keys, values, scale, "array", mask);
   }
-  const mx::array weights = mx::reshape(weights_of(queries, keys, first), {rows, key_heads, -1, positions});
+  const mx::array weights = mx::reshape(weights_of(scaled(queries), keys, first), {rows, key_heads, -1, positions});
   return mx::reshape(mx::matmul(weights, values), queries.shape());
 }
 
+// The kernel takes tokens in tiles: what is added at the end sees all and is seen by nothing.
+constexpr int kTile = 128;
+
+AttentionGradients gradients_by_kernel(const mx::array& queries, const mx::array& keys, const mx::array& values,
+                                       const mx::array& d) {
+  const int tokens = queries.shape(2), added = (kTile - tokens % kTile) % kTile;
+  const auto padded = [&](const mx::array& x) {
+    return added == 0 ? x : mx::pad(x, {{0, 0}, {0, 0}, {0, added}, {0, 0}});
+  };
+  const auto attention = [&](const std::vector<mx::array>& in) {
+    return std::vector<mx::array>{
+        mx::fast::scaled_dot_product_attention(in[0], in[1], in[2], scale_of(queries), "causal")};
+  };
+  const std::vector<mx::array> made =
+      mx::vjp(attention, {padded(queries), padded(keys), padded(values)}, {padded(d)}).second;
+  return {part(made[0], 2, 0, tokens), part(made[1], 2, 0, tokens), part(made[2], 2, 0, tokens)};
+}
+
 }  // namespace
+
+bool attention_makes_scores(mx::Dtype dtype, int head_dim) {
+  if (mx::default_device() == mx::Device::cpu || !mx::cu::is_available()) return true;
+  return dtype == mx::float32 || head_dim % 8 != 0 || head_dim > 128;
+}
 
 mx::array causal_attention(const mx::array& queries, const mx::array& keys, const mx::array& values,
                            const AttentionMask& mask) {
@@ -92,6 +135,7 @@ AttentionMask AttentionMask::windowed(int sequences, int tokens, int window) con
 mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, const mx::array& values,
                               const AttentionMask& mask, int block, Pacer& pacer) {
   const int sequences = queries.shape(0), tokens = queries.shape(2);
+  if (has_gradient_kernel(queries, mask)) block = tokens;
   Assembly mixed(queries.shape(), queries.dtype(), 2);
   for (const auto& [begin, end] : parts_of(tokens, block)) {
     const Block at(mask, sequences, tokens, begin, end);
@@ -103,11 +147,23 @@ mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, c
   return mixed.take();
 }
 
-// With P = softmax(scale Q K^T) and Y = P V: dV = P^T dY, dP = dY V^T, dS = the softmax's gradient, dQ = dS K,
+mx::array attention_dots(const mx::array& result, const mx::array& d) {
+  const auto products = [](const std::vector<mx::array>& in) {
+    return std::vector<mx::array>{mx::astype(in[0], mx::float32) * mx::astype(in[1], mx::float32)};
+  };
+  return mx::sum(one_pass(products, {result, d}).front(), -1, /* keepdims = */ true);
+}
+
+// With P = softmax(scale Q K^T) and Y = P V: dV = P^T dY, dP = dY V^T, dS = P (dP - rows' sums of dY Y), dQ = dS K,
 // dK = dS^T Q.
 AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
-                                                 const mx::array& values, const mx::array& d, const AttentionMask& mask,
-                                                 int block, Pacer& pacer) {
+                                                 const mx::array& values, const mx::array& d, const mx::array& dots,
+                                                 const AttentionMask& mask, int block, Pacer& pacer) {
+  if (has_gradient_kernel(queries, mask)) {
+    AttentionGradients made = gradients_by_kernel(queries, keys, values, d);
+    pacer.queue({made.queries, made.keys, made.values});
+    return made;
+  }
   const int sequences = queries.shape(0), tokens = queries.shape(2), key_heads = keys.shape(1);
   Assembly d_queries(queries.shape(), queries.dtype(), 2);
   Accumulation d_keys(keys.shape(), 2), d_values(values.shape(), 2);
@@ -115,14 +171,18 @@ AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const
   const std::vector<Part> blocks = parts_of(tokens, block);
   const auto block_gradients = [&](int begin, int end) {
     const Block at(mask, sequences, tokens, begin, end);
-    const mx::array q = part(queries, 2, begin, end), k = part(keys, 2, at.first_key, end),
+    const mx::array q = scaled(part(queries, 2, begin, end)), k = part(keys, 2, at.first_key, end),
                     v = part(values, 2, at.first_key, end), dy = grouped(part(d, 2, begin, end), key_heads);
     const mx::array p = weights_of(q, k, at.first);
     const mx::Shape flat = {sequences, key_heads, -1, end - at.first_key};
     const mx::array dp = mx::reshape(mx::matmul(dy, transposed(v)), p.shape());
-    const mx::array ds = mx::reshape(causal_softmax_gradient(p, dp, scale_of(queries), at.first), flat);
+    mx::Shape rows = p.shape();
+    rows.back() = 1;
+    const mx::array sums = mx::reshape(part(dots, 2, begin, end), rows);
+    const mx::array ds = mx::reshape(causal_softmax_gradient(p, dp, sums, scale_of_scores(q), at.first), flat);
     d_values.add(at.first_key, end, mx::matmul(transposed(mx::reshape(p, flat)), dy));
-    d_queries.put(begin, end, mx::reshape(mx::matmul(ds, k), q.shape()));
+    const mx::array dq = mx::reshape(mx::matmul(ds, k), q.shape());
+    d_queries.put(begin, end, scaled(dq));
     d_keys.add(at.first_key, end, mx::matmul(transposed(ds), grouped(q, key_heads)));
   };
   for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {

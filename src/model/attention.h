@@ -13,6 +13,10 @@ namespace trunkline {
 
 namespace mx = mlx::core;
 
+// Whether the scores of a training step's attention exist, a block of queries at a time: no where the device's kernels
+// make none, forwards and back (cuDNN's, for 16 bits).
+bool attention_makes_scores(mx::Dtype dtype, int head_dim);
+
 // Which keys the queries of B sequences of L tokens see: those from first[b * L + i] up to the query's own place i.
 // Along a sequence `first` never falls. Empty: every query sees from 0 on.
 struct AttentionMask {
@@ -35,13 +39,16 @@ struct AttentionGradients {
 };
 
 // As causal_attention where L = S, in blocks of `block` queries against the keys that any of them sees, each queued
-// with `pacer`.
+// with `pacer`; all at once where a kernel of the device makes no scores.
 mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, const mx::array& values,
                               const AttentionMask& mask, int block, Pacer& pacer);
 
-// Its gradients for the cotangent d [B, H, L, D], in f32 where a key's is a sum over blocks.
+// Its gradients for the cotangent d [B, H, L, D], in f32 where a key's is a sum over blocks. `dots` [B, H, L, 1] f32:
+// sums of d times the result, along D.
 AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
-                                                 const mx::array& values, const mx::array& d, const AttentionMask& mask,
-                                                 int block, Pacer& pacer);
+                                                 const mx::array& values, const mx::array& d, const mx::array& dots,
+                                                 const AttentionMask& mask, int block, Pacer& pacer);
+// The dots of some tokens' results and cotangents.
+mx::array attention_dots(const mx::array& result, const mx::array& d);
 
 }  // namespace trunkline

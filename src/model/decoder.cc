@@ -122,8 +122,9 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
         if (norm >= 0) heads = rms_norm(heads, parameter(norm));
         return mx::transpose(heads, {0, 2, 1, 3});
       };
-      return {rope->rotate(split(inputs[0], at.q_norm)), rope->rotate(split(inputs[1], at.k_norm)),
-              split(inputs[2], -1)};
+      const mx::array queries = split(inputs[0], at.q_norm), keys = split(inputs[1], at.k_norm);
+      if (rope == nullptr) return {queries, keys, split(inputs[2], -1)};
+      return {rope->rotate(queries), rope->rotate(keys), split(inputs[2], -1)};
     }
     case Stage::attention_output: {
       const mx::array mixed = mx::reshape(mx::transpose(inputs[1], {0, 2, 1, 3}), {x.shape(0), x.shape(1), -1});
@@ -133,7 +134,7 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
       const mx::array normed = rms_norm(x, parameter(at.post_norm));
       return {project(at.gate, normed), project(at.up, normed)};
     }
-    case Stage::mlp_output: return {x + project(at.down, swiglu(inputs[1], inputs[2]))};
+    case Stage::mlp_output: return {x + project(at.down, inputs[1])};
   }
   return {};
 }
@@ -155,7 +156,7 @@ mx::array Decoder::layer(const Parameters& parameters, int64_t index, const mx::
   const mx::array mixed = causal_attention(heads[0], heads[1], heads[2], mask);
   const mx::array middle = run(Stage::attention_output, {x, mixed}).front();
   const std::vector<mx::array> mlp = run(Stage::mlp_input, {middle});
-  return run(Stage::mlp_output, {middle, mlp[0], mlp[1]}).front();
+  return run(Stage::mlp_output, {middle, swiglu(mlp[0], mlp[1])}).front();
 }
 
 mx::array Decoder::norm(const Parameters& parameters, const mx::array& x) const {

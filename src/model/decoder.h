@@ -32,7 +32,7 @@ enum class Stage {
   rotation,          // {queries, keys, values} as projected -> as attention takes them: [B, heads, L, D]
   attention_output,  // {x, attention's result [B, H, L, D]} -> {middle [B, L, C]}
   mlp_input,         // {middle} -> {gate, up}: [B, L, F]
-  mlp_output,        // {middle, gate, up} -> {the layer's output [B, L, C]}
+  mlp_output,        // {middle, swiglu(gate, up)} -> {the layer's output [B, L, C]}
 };
 
 class Decoder {

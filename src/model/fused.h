@@ -1,6 +1,6 @@
-// Steps of the model that MLX's CPU backend makes of parts, with an exp that takes one number at a time: half of a
-// training step. Here each is one pass over the data (base/vector_math.h) for f32 on the CPU; elsewhere it is MLX's
-// own.
+// Steps of the model that MLX makes of parts, each a pass over the data: half of a training step and more. Here each is
+// one pass: for f32 on the CPU with base/vector_math.h, on a GPU with MLX's compiler; 16-bit types are computed in f32.
+// For 16 bits on the CPU, where speed is nothing to hope for, they stay MLX's own operations.
 #pragma once
 
 #include <mlx/mlx.h>
@@ -15,8 +15,18 @@ namespace mx = mlx::core;
 // Whether x is f32 and computed on the CPU.
 bool fused_here(const mx::array& x);
 
+// Operations without a reduction, as one pass where a GPU computes, if what they give are single results or share
+// nothing. Called with the same `function` again, nothing is compiled again; with few shapes, MLX plans for each, and
+// takes longer chains of operations into a pass.
+enum class Shapes { any, few };
+std::vector<mx::array> one_pass(std::vector<mx::array> (*function)(const std::vector<mx::array>&),
+                                const std::vector<mx::array>& inputs, Shapes shapes = Shapes::any);
+
 // silu(gate) * up, of one shape.
 mx::array swiglu(const mx::array& gate, const mx::array& up);
+// What gate and up are owed, from the cotangent d of that. Where a gradient is made outside of mx::vjp, it is one pass:
+// MLX compiles nothing that it traces.
+std::vector<mx::array> swiglu_gradients(const mx::array& gate, const mx::array& up, const mx::array& d);
 
 // softmax(x) over the last axis.
 mx::array row_softmax(const mx::array& x);
@@ -25,8 +35,9 @@ mx::array row_softmax(const mx::array& x);
 // S - L + i and sees keys up to there, from first[b * L + i] on, or from 0 if `first` is empty; the others get 0.
 mx::array causal_softmax(const mx::array& scores, float scale, const std::vector<int32_t>& first = {});
 
-// What the scores are owed, from causal_softmax's result p and the cotangent of that.
-mx::array causal_softmax_gradient(const mx::array& p, const mx::array& dp, float scale,
+// What the scores are owed, from causal_softmax's result p, the cotangent dp of that, and each row's sum of their
+// products, f32 [B, ..., L, 1] (not looked at where fused_here).
+mx::array causal_softmax_gradient(const mx::array& p, const mx::array& dp, const mx::array& sums, float scale,
                                   const std::vector<int32_t>& first = {});
 
 // The same keys as a mask of booleans that broadcasts to `scores` (a shape).

@@ -4,6 +4,7 @@
 #include <mlx/mlx.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -35,34 +36,38 @@ inline mx::array part(const mx::array& x, int axis, int begin, int end) {
   return mx::slice(x, from, to);
 }
 
-// Evaluates block after block with the next one queued before the last one's end is awaited, so that a device is kept
-// busy and no more than two blocks exist.
+// Evaluates block after block with the next ones queued before one's end is awaited, so that a device is kept busy and
+// no more than `depth` blocks exist.
 class Pacer {
  public:
   // `after_block` is called when a block has been computed, with maybe one more to come.
-  explicit Pacer(std::function<void()> after_block = {}) : after_block_(std::move(after_block)) {}
+  explicit Pacer(std::function<void()> after_block = {}, size_t depth = 2)
+      : after_block_(std::move(after_block)), depth_(depth) {}
 
   void queue(std::vector<mx::array> arrays) {
-    // What is waited for holds none of the arrays, so that the next block may take over their memory.
-    mx::array done = mx::depends({mx::array(0.0f)}, arrays).front();
+    // What is evaluated together ends together. The array that is waited for holds none of the others, so that the next
+    // block is written into their memory.
+    mx::array done = mx::add(mx::array(0.0f), mx::array(0.0f));
     arrays.push_back(done);
     mx::async_eval(std::move(arrays));
-    std::swap(done, last_);
-    done.wait();
+    queued_.push_back(std::move(done));
+    if (queued_.size() >= depth_) {
+      queued_.front().wait();
+      queued_.pop_front();
+    }
     if (after_block_) after_block_();
   }
 
  private:
   std::function<void()> after_block_;
-  mx::array last_{0.0f};
+  size_t depth_;
+  std::deque<mx::array> queued_;
 };
 
 // An array that is made part by part, in place from the second part on.
 class Assembly {
  public:
   Assembly(mx::Shape shape, mx::Dtype dtype, int axis) : shape_(std::move(shape)), dtype_(dtype), axis_(axis) {}
-  // In the place of `old`, whose parts are let go as they are made anew. Hand it over with std::move.
-  Assembly(mx::array old, int axis) : shape_(old.shape()), dtype_(old.dtype()), axis_(axis), value_(std::move(old)) {}
 
   // Parts do not overlap and cover everything in the end; value() is evaluated or queued before the next part.
   void put(int begin, int end, const mx::array& x) {
@@ -87,29 +92,31 @@ class Assembly {
   std::optional<mx::array> value_;
 };
 
-// A sum in f32 of arrays that cover parts of it.
+// A sum in f32 of arrays that cover parts of it; a single one that covers all stays as it is.
 class Accumulation {
  public:
   explicit Accumulation(mx::Shape shape, int axis = 0) : shape_(std::move(shape)), axis_(axis) {}
 
   // value() is evaluated or queued before the next.
   void add(int begin, int end, const mx::array& x) {
-    const mx::array term = mx::astype(x, mx::float32);
     const bool whole = begin == 0 && end == shape_[static_cast<size_t>(axis_)];
     if (!value_ && whole) {
-      value_ = term;
+      value_ = x;
       return;
     }
-    mx::array sum = value_ ? *std::exchange(value_, std::nullopt) : mx::zeros(shape_, mx::float32);
+    mx::array sum =
+        value_ ? mx::astype(*std::exchange(value_, std::nullopt), mx::float32) : mx::zeros(shape_, mx::float32);
     mx::Shape from(shape_.size(), 0), to = shape_;
     from[static_cast<size_t>(axis_)] = begin;
     to[static_cast<size_t>(axis_)] = end;
+    const mx::array term = mx::astype(x, mx::float32);
     value_ = whole ? mx::add(std::exchange(sum, mx::array(0.0f)), term)
                    : mx::slice_update_add(std::exchange(sum, mx::array(0.0f)), term, from, to);
   }
   void add(const mx::array& x) { add(0, shape_[static_cast<size_t>(axis_)], x); }
   const mx::array& value() const { return *value_; }
-  mx::array take(mx::Dtype dtype = mx::float32) { return mx::astype(*std::exchange(value_, std::nullopt), dtype); }
+  mx::array take() { return *std::exchange(value_, std::nullopt); }
+  mx::array take(mx::Dtype dtype) { return mx::astype(take(), dtype); }
 
  private:
   mx::Shape shape_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/fused.h"
 #include "model/parts.h"
 
 namespace trunkline {
@@ -97,9 +98,29 @@ RopeTable RopeTable::part(int begin, int end) const {
   return {trunkline::part(cosine, axis, begin, end), trunkline::part(sine, axis, begin, end)};
 }
 
+namespace {
+
+using Arrays = std::vector<mx::array>;
+
+// {a, b, cosine, sine}
+Arrays turned(const Arrays& in) { return {in[0] * in[2] - in[1] * in[3], in[1] * in[2] + in[0] * in[3]}; }
+Arrays turned_back(const Arrays& in) { return {in[0] * in[2] + in[1] * in[3], in[1] * in[2] - in[0] * in[3]}; }
+
+}  // namespace
+
+mx::array RopeTable::rotate_back(const mx::array& d) const {
+  const Arrays halves = mx::split(d, 2, -1);
+  return mx::concatenate(one_pass(turned_back, {halves[0], halves[1], cosine, sine}), -1);
+}
+
 mx::array RopeTable::rotate(const mx::array& x) const {
-  const std::vector<mx::array> halves = mx::split(x, 2, -1);
-  return mx::concatenate({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
+  const auto value = [](const Arrays& in) { return one_pass(turned, in); };
+  const auto gradients = [](const Arrays& in, const Arrays& d, const Arrays&) {
+    const Arrays back = one_pass(turned_back, {d[0], d[1], in[2], in[3]});
+    return Arrays{back[0], back[1], mx::zeros_like(in[2]), mx::zeros_like(in[3])};
+  };
+  const Arrays halves = mx::split(x, 2, -1);
+  return mx::concatenate(mx::custom_vjp(value, gradients)({halves[0], halves[1], cosine, sine}), -1);
 }
 
 }  // namespace trunkline

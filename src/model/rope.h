@@ -25,6 +25,8 @@ struct RopeTable {
   RopeTable part(int begin, int end) const;
   // x [B, H, L, D]; pairs are (i, i + D/2).
   mx::array rotate(const mx::array& x) const;
+  // What x is owed, from the cotangent of that.
+  mx::array rotate_back(const mx::array& d) const;
 };
 
 class Rope {

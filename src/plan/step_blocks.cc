@@ -11,9 +11,15 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kLeastBlock = 128 * kMiB, kMostBlock = 1024 * kMiB;
 constexpr int64_t kBlockShare = 128;  // of the limit
 constexpr int64_t kLeastQueries = 128;
+// What blocks shrink to, by halves, where less does not fit.
+constexpr StepBlocks kSmallest{.queries = 128, .tokens = 256, .logits = 64, .vocab_rows = 4096};
 constexpr int64_t kHeadBytes = 256 * kMiB;
-// Attention's backward pass has the weights, their cotangent and the scores' at once.
-constexpr int64_t kScoreCopies = 3;
+// Attention's backward pass has the weights and the scores' gradient at once.
+constexpr int64_t kScoreCopies = 2;
+// What devices let go of later than they might, as a share of all: measured.
+constexpr int64_t kLetGoLate = 64;
+// What is made of a token in a layer's MLP, in the backward pass, in units of the intermediate width.
+constexpr int64_t kProducts = 8;
 
 // A multiple of 16 if there is room for one, at least 1, at most `most`.
 int64_t block_of(int64_t budget, int64_t bytes_each, int64_t most) {
@@ -37,29 +43,56 @@ int64_t full_width(const ModelShape& s) { return head_width(s) + attention_width
 
 }  // namespace
 
+namespace {
+
+// What one layer's backward pass has at once, beyond its input, its gradients and what the forward pass kept.
+int64_t layer_bytes(const ModelShape& s, const StepSize& size, const StepBlocks& blocks, bool kept) {
+  const int64_t tokens = size.rows * size.tokens, w = size.width, in_block = std::min(blocks.tokens, size.tokens);
+  const int64_t heads = tokens * w * head_width(s), mixed = tokens * w * attention_width(s), x = tokens * w * s.hidden;
+  const int64_t scores = size.makes_scores ? blocks.ahead * kScoreCopies * 4 * size.rows * s.heads *
+                                                 std::min(blocks.queries, size.tokens) * size.tokens
+                                           : 0;
+  // A block's products, and a gradient on its way into the sum over blocks.
+  const int64_t products = blocks.ahead * w * size.rows * in_block * (kProducts * s.intermediate + 4 * s.hidden);
+  const int64_t weights = 3 * s.hidden * s.intermediate;
+  const int64_t term = in_block == size.tokens ? 0 : w == 4 ? 4 * weights / 3 : (blocks.ahead * (w + 4) + 4) * weights;
+  const int64_t forward = x + 2 * heads + mixed + scores;
+  const int64_t mlp = 2 * x + mixed + (kept ? 0 : mixed) + products + term;
+  // Queries, keys and values turned, and their gradients; by a kernel: its result again, and sums in f32.
+  const int64_t by_kernel = size.makes_scores ? 0 : mixed + tokens * 4 * attention_width(s);
+  const int64_t sums = size.makes_scores ? tokens * (4 - w) * 2 * s.kv_heads * s.head_dim : 0;
+  const int64_t attention = x + 2 * heads + mixed + sums + by_kernel + scores;
+  return std::max({forward, mlp, attention});
+}
+
+}  // namespace
+
 StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
   const int64_t tokens = size.rows * size.tokens, parameters = s.parameters(), layer = layer_parameters(s);
+  const int64_t w = size.width, x = tokens * w * s.hidden;
   StepMemory memory;
-  memory.weights = parameters * size.width;
+  memory.weights = parameters * w;
   memory.state = parameters * size.state_width;
-  // A layer's gradients, and one more layer's that are on their way to the other ranks. A tied head's are held from the
-  // head's pass to the embedding's, where they are not made in slices.
+  // A layer's gradients, and those that are on their way to the other ranks. A tied head's are held from the head's
+  // pass to the embedding's, where they are not made in slices.
   const bool whole_head = blocks.vocab_rows >= s.vocab;
   const int64_t head = 4 * s.hidden * std::min(blocks.vocab_rows, s.vocab);
-  memory.gradients = size.holds_gradients   ? 4 * parameters
-                     : whole_head && s.tied ? head + 2 * 4 * layer
-                                            : 2 * std::max(head, 4 * layer);
-  memory.inputs = tokens * s.hidden * size.width * (s.layers + 2);
-  memory.kept = tokens * size.width * (blocks.keep_all * full_width(s) + blocks.keep_attention * attention_width(s));
-  // Inside a layer: queries, keys and values, their cotangents and attention's result, whole; then the larger of a
-  // block of queries and a block of tokens. In the head: the last layer's output where targets are, and logits.
-  const int64_t whole = tokens * size.width * (2 * head_width(s) + 2 * attention_width(s));
-  const int64_t scores = kScoreCopies * 4 * size.rows * s.heads * std::min(blocks.queries, size.tokens) * size.tokens;
-  const int64_t products = size.width * size.rows * std::min(blocks.tokens, size.tokens) *
-                           (6 * s.intermediate + 2 * head_width(s) + 4 * s.hidden);
-  const int64_t logits =
-      2 * 4 * std::min(blocks.logits, size.targets) * s.vocab + 2 * size.targets * s.hidden * size.width;
-  memory.blocks = std::max(whole + std::max(scores, products), logits);
+  const int64_t of_layers = (1 + size.pieces_on_their_way) * 4 * layer;
+  memory.gradients = size.holds_gradients ? 4 * parameters : whole_head && s.tied ? head + of_layers : of_layers;
+  memory.inputs = x * s.layers;
+  memory.kept = tokens * w * (blocks.keep_all * full_width(s) + blocks.keep_attention * attention_width(s));
+  // The logits of a block in f32 and their exponentials, and both in 16 bits beside; states where targets are. Sums
+  // over blocks of the head's gradient are not made in place.
+  const int64_t in_block = std::min(blocks.logits, size.targets), each = w == 4 ? 8 : 8 + 2 * w;
+  const int64_t head_sums = in_block < size.targets ? (1 + blocks.ahead) * head : head;
+  const int64_t at_head = blocks.ahead * each * in_block * s.vocab + 3 * size.targets * s.hidden * w +
+                          (whole_head ? head_sums : 3 * head) - (size.holds_gradients ? 0 : memory.gradients);
+  const int64_t first = layer_bytes(s, size, blocks, blocks.keep_all > 0);
+  // Once layers that kept much have let it go.
+  const int64_t later =
+      layer_bytes(s, size, blocks, blocks.keep_all == s.layers) - blocks.keep_all * (x + tokens * w * full_width(s));
+  memory.blocks = std::max({int64_t{0}, at_head, first, later});
+  memory.blocks += memory.total() / kLetGoLate;
   return memory;
 }
 
@@ -75,13 +108,28 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   choose(blocks.queries, block_of(budget, 4 * size.rows * s.heads * size.tokens, queries));
   choose(blocks.tokens,
          block_of(budget / 2, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
-  choose(blocks.logits, block_of(budget, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
+  choose(blocks.logits, block_of(budget / 2, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
   const auto fits = [&] { return step_memory(s, size, blocks).total() <= limit; };
   if (blocks.vocab_rows == 0) {
     blocks.vocab_rows = s.vocab;
     if (!fits()) blocks.vocab_rows = block_of(kHeadBytes, 4 * s.hidden, s.vocab);
   }
   blocks.keep_all = blocks.keep_attention = 0;
+  const auto shrink = [&](int64_t StepBlocks::*field) {
+    const int64_t half = blocks.*field / 2;
+    if (asked.*field != 0 || fits() || half < kSmallest.*field) return false;
+    blocks.*field = half;
+    return true;
+  };
+  const auto shrink_all = [&] {
+    bool shrunk = false;
+    for (const auto field : {&StepBlocks::tokens, &StepBlocks::vocab_rows, &StepBlocks::logits, &StepBlocks::queries}) {
+      if (field != &StepBlocks::vocab_rows || blocks.vocab_rows < s.vocab) shrunk |= shrink(field);
+    }
+    return shrunk;
+  };
+  while (shrink_all()) {
+  }
   if (recompute == Recompute::all) return blocks;
   if (recompute == Recompute::none) {
     blocks.keep_all = s.layers;
@@ -102,6 +150,11 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   };
   most(blocks.keep_all, s.layers);
   most(blocks.keep_attention, s.layers - blocks.keep_all);
+  // Short blocks are many: more of them are queued where there is room.
+  if (blocks.keep_all == s.layers) {
+    blocks.ahead = size.most_ahead;
+    if (!fits()) blocks.ahead = 2;
+  }
   return blocks;
 }
 

@@ -19,6 +19,7 @@ struct StepBlocks {
   // Layers, counted from the last, that keep every product of their forward pass, and those before them that keep what
   // attention gave. The others keep their input alone.
   int64_t keep_all = 0, keep_attention = 0;
+  int64_t ahead = 2;  // blocks on the device at once: the one that is computed, and those queued behind it
 
   bool operator==(const StepBlocks&) const = default;
 };
@@ -27,12 +28,16 @@ struct StepBlocks {
 struct StepSize {
   int64_t rows = 1, tokens = 0;  // of the batch, padded
   int64_t targets = 0;
-  int64_t width = 4;             // bytes of a weight, and of what is computed with it
-  int64_t state_width = 8;       // bytes of optimizer state a parameter
-  bool holds_gradients = false;  // all of them at once, in f32
+  int64_t width = 4;                // bytes of a weight, and of what is computed with it
+  int64_t state_width = 8;          // bytes of optimizer state a parameter
+  bool holds_gradients = false;     // all of them at once, in f32
+  int64_t pieces_on_their_way = 2;  // of gradients, at most, to other ranks
+  bool makes_scores = true;         // attention's; not where the device's kernels make none
+  int64_t most_ahead = 2;           // blocks that are worth queueing: more on a device that is waited for from afar
 };
 
-// Bytes that a step has at once, at its worst moment, by part.
+// Bytes that a step has at once, at its worst moment, by part: at the end of the forward pass, at the first layer of
+// the backward pass, or at the first that kept no more than its input.
 struct StepMemory {
   int64_t weights = 0, state = 0;
   int64_t gradients = 0;  // held or on their way

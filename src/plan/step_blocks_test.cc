@@ -21,7 +21,7 @@ ModelShape qwen3_8b() {
   return s;
 }
 
-constexpr StepSize kLong{.rows = 1, .tokens = 17408, .targets = 17407, .state_width = 0};
+constexpr StepSize kLong{.rows = 1, .tokens = 17408, .targets = 17407, .state_width = 0, .pieces_on_their_way = 0};
 
 TEST(StepBlocks, AnEightBillionModelAtLongLengthFits) {
   ASSERT_EQ(qwen3_8b().parameters(), 8190735360);

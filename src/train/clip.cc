@@ -1,44 +1,84 @@
 #include "train/clip.h"
 
+#include <mlx/backend/cuda/cuda.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "bridge/arrays.h"
+#include "model/fused.h"
 #include "model/parts.h"
 
 namespace trunkline {
 namespace {
 
-constexpr int64_t kPartBytes = int64_t{64} << 20;  // of an array whose squares exist at once
+constexpr int64_t kPartBytes = int64_t{256} << 20;  // of an array whose squares exist at once
 
-// On a GPU: relative to the largest entry, so that squares of large numbers do not overflow f32.
-std::vector<double> squared_norms_on_device(const std::vector<mx::array>& arrays) {
-  std::vector<mx::array> results;  // of each array: its largest entry, and the sum of the squares over that
-  for (const mx::array& array : arrays) {
-    const mx::array x = mx::reshape(mx::astype(array, mx::float32), {-1});
-    const mx::array top = mx::max(mx::abs(x));
-    const mx::array inverse = mx::divide(mx::array(1.0f), mx::maximum(top, mx::array(1e-30f)));
-    mx::array sum(0.0f);
-    for (const auto& [begin, end] : parts_of(static_cast<int>(x.size()), kPartBytes / 4)) {
-      // One part after another.
-      const mx::array now = mx::depends({part(x, 0, begin, end)}, {sum}).front();
-      sum = mx::add(sum, mx::sum(mx::square(mx::multiply(now, inverse))));
+std::vector<mx::array> scaled_squares(const std::vector<mx::array>& in) {
+  return {mx::square(mx::astype(in[0], mx::float32) * mx::array(0x1p-32f))};
+}
+
+// A sum a block of threads, reading 16 bytes at a time. MLX itself would write the squares to memory.
+constexpr const char* kCudaSumOfSquares = R"(
+  constexpr int kEach = 16 / sizeof(T);
+  const long long total = x_shape[0], vectors = total / kEach;
+  const long long first = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  float sum = 0.0f;
+  for (long long i = first; i < vectors; i += step) {
+    const uint4 raw = reinterpret_cast<const uint4*>(x)[i];
+    const T* values = reinterpret_cast<const T*>(&raw);
+    for (int k = 0; k < kEach; ++k) {
+      const float value = static_cast<float>(values[k]) * 2.3283064365386963e-10f;
+      sum += value * value;
     }
-    results.insert(results.end(), {top, sum});
   }
-  mx::eval(results);
-  std::vector<double> norms;
-  for (size_t i = 0; i < results.size(); i += 2) {
-    const double top = results[i].item<float>(), scale = std::max(top, 1e-30);
-    norms.push_back(std::isfinite(top) ? scale * scale * results[i + 1].item<float>() : top);
+  for (long long i = vectors * kEach + first; i < total; i += step) {
+    const float value = static_cast<float>(x[i]) * 2.3283064365386963e-10f;
+    sum += value * value;
   }
-  return norms;
+  __shared__ float warps[32];
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xffffffffu, sum, lanes);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    float all = 0.0f;
+    for (int i = 0; i < blockDim.x / 32; ++i) all += warps[i];
+    sums[blockIdx.x] = all;
+  }
+)";
+constexpr int kThreads = 256, kBlocks = 1024;
+
+// Sums that add up to the squares' [1, n].
+mx::array sums_of_squares(const mx::array& gradient) {
+  const mx::array x = mx::flatten(gradient);
+  if (mx::cu::is_available()) {
+    static const auto kernel = mx::fast::cuda_kernel("sum_of_squares", {"x"}, {"sums"}, kCudaSumOfSquares);
+    return kernel({x}, {{1, kBlocks}}, {mx::float32}, {kBlocks * kThreads, 1, 1}, {kThreads, 1, 1}, {{"T", x.dtype()}},
+                  std::nullopt, false, {})
+        .front();
+  }
+  mx::array sum(0.0f);
+  for (const auto& [begin, end] : parts_of(static_cast<int>(x.size()), kPartBytes / 4)) {
+    // One part after another.
+    const mx::array now = mx::depends({part(x, 0, begin, end)}, {sum}).front();
+    sum = mx::add(sum, mx::sum(one_pass(scaled_squares, {now}).front()));
+  }
+  return mx::reshape(sum, {1, 1});
 }
 
 }  // namespace
 
+mx::array squared_norms_on_device(const std::vector<mx::array>& gradients) {
+  std::vector<mx::array> sums;
+  for (const mx::array& gradient : gradients) sums.push_back(sums_of_squares(gradient));
+  return mx::sum(mx::concatenate(sums, 0), 1);
+}
+
 double squared_norm(const mx::array& gradient) {
-  if (mx::default_device() != mx::Device::cpu) return squared_norms_on_device({gradient}).front();
+  if (mx::default_device() != mx::Device::cpu) {
+    return static_cast<double>(squared_norms_on_device({gradient}).item<float>()) / kSquaresScale;
+  }
   const mx::array x = in_row_order(gradient.dtype() == mx::float32 ? gradient : mx::astype(gradient, mx::float32));
   const float* values = x.data<float>();
   constexpr size_t kLanes = 8;  // independent sums, so that the compiler can keep them in vector registers
@@ -54,13 +94,6 @@ double squared_norm(const mx::array& gradient) {
   for (; i < x.size(); ++i) total += static_cast<double>(values[i]) * values[i];
   for (const double sum : sums) total += sum;
   return total;
-}
-
-std::vector<double> squared_norms(const std::vector<mx::array>& gradients) {
-  if (mx::default_device() != mx::Device::cpu) return squared_norms_on_device(gradients);
-  std::vector<double> norms;
-  for (const mx::array& gradient : gradients) norms.push_back(squared_norm(gradient));
-  return norms;
 }
 
 double global_norm(const Parameters& gradients) {

@@ -10,11 +10,14 @@
 
 namespace trunkline {
 
-// Sum of the squares of an array's entries, accumulated in f64. Not finite if and only if an entry is not finite.
+// Sum of the squares of an array's entries, accumulated in f64 on the processor. Not finite if an entry is not finite;
+// elsewhere too if one is beyond 1e28.
 double squared_norm(const mx::array& gradient);
 
-// Of each array.
-std::vector<double> squared_norms(const std::vector<mx::array>& gradients);
+// The same of each on a GPU, lazy, times kSquaresScale: [gradients] f32.
+mx::array squared_norms_on_device(const std::vector<mx::array>& gradients);
+// So that squares of large numbers do not overflow f32.
+constexpr float kSquaresScale = 0x1p-64f;
 
 // The 2-norm of all gradients together.
 double global_norm(const Parameters& gradients);

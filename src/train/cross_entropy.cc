@@ -1,6 +1,8 @@
 #include "train/cross_entropy.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "model/fused.h"
@@ -27,6 +29,24 @@ mx::array log_sums_of(const mx::array& logits, const mx::array& p) {
   return mx::subtract(mx::max(logits, -1, /* keepdims = */ true), mx::log(mx::max(p, -1, /* keepdims = */ true)));
 }
 
+struct Probabilities {
+  mx::array p, log_sums;  // softmax(logits); log(sum(exp(logits))) of each row [T, 1]
+};
+
+// {logits, log_sums}
+std::vector<mx::array> probabilities_of_parts(const std::vector<mx::array>& in) {
+  return {mx::exp(mx::subtract(in[0], in[1]))};
+}
+
+Probabilities probabilities_of(const mx::array& logits) {
+  if (fused_here(logits)) {
+    const mx::array p = row_softmax(logits);
+    return {p, log_sums_of(logits, p)};
+  }
+  const mx::array log_sums = mx::logsumexp(logits, -1, /* keepdims = */ true);
+  return {one_pass(probabilities_of_parts, {logits, log_sums}).front(), log_sums};
+}
+
 // Sum over a chunk of log(sum(exp(logits))) - logits[target].
 mx::array chunk_loss(const mx::array& logits, const mx::array& log_sums, const mx::array& targets) {
   return mx::sum(mx::subtract(log_sums, mx::take_along_axis(logits, mx::expand_dims(targets, 1), 1)));
@@ -36,21 +56,20 @@ mx::array chunk_loss(const mx::array& logits, const mx::array& log_sums, const m
 std::vector<mx::array> loss_with_gradients(const mx::array& x, const mx::array& head, const mx::array& targets) {
   const int tokens = x.shape(0), chunk = chunk_tokens(head.shape(0));
   mx::array loss(0.0f);
-  mx::array head_gradient = mx::zeros(head.shape(), mx::float32);
+  std::optional<mx::array> head_gradient;
   std::vector<mx::array> x_gradients;
   for (int begin = 0; begin < tokens; begin += chunk) {
     const int end = std::min(tokens, begin + chunk);
     // The head's gradient so far stands before this chunk, so that two chunks' logits never exist at once.
     const mx::array part =
-        begin == 0 ? rows_of(x, begin, end) : mx::depends({rows_of(x, begin, end)}, {head_gradient}).front();
+        head_gradient ? mx::depends({rows_of(x, begin, end)}, {*head_gradient}).front() : rows_of(x, begin, end);
     const HeadBlock block = head_block(part, head, rows_of(targets, begin, end));
     loss = mx::add(loss, block.loss);
     x_gradients.push_back(block.x_gradient);
-    const mx::array part_f32 = mx::astype(part, mx::float32), transposed = mx::transpose(block.probabilities);
-    head_gradient = begin == 0 ? mx::matmul(transposed, part_f32) : mx::addmm(head_gradient, transposed, part_f32);
+    head_gradient = add_product(std::exchange(head_gradient, std::nullopt), block.probabilities, part);
   }
-  head_gradient = subtract_targets(head_gradient, x, targets);
-  return {loss, mx::concatenate(x_gradients, 0), mx::astype(head_gradient, head.dtype())};
+  const mx::array whole = subtract_targets(*head_gradient, x, targets);
+  return {loss, mx::concatenate(x_gradients, 0), mx::astype(whole, head.dtype())};
 }
 
 }  // namespace
@@ -59,19 +78,28 @@ std::vector<mx::array> loss_with_gradients(const mx::array& x, const mx::array& 
 // is never made.
 HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array& targets) {
   const mx::array logits = chunk_logits(x, head);
-  const mx::array p = row_softmax(logits);
-  const mx::array log_sums = log_sums_of(logits, p);
-  const mx::array x_gradient = mx::subtract(mx::matmul(mx::astype(p, head.dtype()), head), mx::take(head, targets, 0));
-  return {chunk_loss(logits, log_sums, targets), mx::astype(x_gradient, x.dtype()), log_sums, p};
+  const auto [p, log_sums] = probabilities_of(logits);
+  const mx::array in_head_dtype = mx::astype(p, head.dtype());
+  const mx::array x_gradient = mx::subtract(mx::matmul(in_head_dtype, head), mx::take(head, targets, 0));
+  return {chunk_loss(logits, log_sums, targets), mx::astype(x_gradient, x.dtype()), log_sums, in_head_dtype};
 }
 
-// softmax over the rows that are here, times the share that these have of the sum over all.
 mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, const mx::array& log_sums) {
   const mx::array logits = chunk_logits(x, head_rows);
-  const mx::array here = row_softmax(logits);
-  const mx::array share = mx::exp(mx::subtract(log_sums_of(logits, here), log_sums));
-  // The share multiplies x, which is narrower.
-  return mx::matmul(mx::transpose(here), mx::multiply(mx::astype(x, mx::float32), share));
+  if (!fused_here(logits)) {
+    const mx::array p = one_pass(probabilities_of_parts, {logits, log_sums}).front();
+    return mx::matmul(mx::transpose(mx::astype(p, x.dtype())), x);
+  }
+  // softmax over the rows that are here, times the share that these have of the sum over all. The share multiplies x,
+  // which is narrower.
+  const auto [here, own_sums] = probabilities_of(logits);
+  return mx::matmul(mx::transpose(here), mx::multiply(x, mx::exp(mx::subtract(own_sums, log_sums))));
+}
+
+mx::array add_product(std::optional<mx::array> sum, const mx::array& p, const mx::array& x) {
+  if (sum && x.dtype() == mx::float32) return mx::addmm(*sum, mx::transpose(p), x);
+  const mx::array product = mx::astype(mx::matmul(mx::transpose(p), x), mx::float32);
+  return sum ? mx::add(*sum, product) : product;
 }
 
 // p - onehot(targets) is made here: what makes logits of x is not known.

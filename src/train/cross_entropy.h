@@ -5,6 +5,7 @@
 #include <mlx/mlx.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace trunkline {
@@ -23,13 +24,16 @@ struct HeadBlock {
   mx::array loss;           // f32 scalar
   mx::array x_gradient;     // [T, C], in x's dtype
   mx::array log_sums;       // [T, 1] f32: log(sum(exp(logits)))
-  mx::array probabilities;  // [T, V] f32
+  mx::array probabilities;  // [T, V], in the head's dtype
 };
 HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array& targets);
 
-// The gradient of rows of the head, in f32, without what subtract_targets takes from it: made from the logits of those
-// rows alone, and the log_sums over all rows.
+// The gradient of rows of the head, without what subtract_targets takes from it: made from the logits of those rows
+// alone, and the log_sums over all rows. In x's dtype.
 mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, const mx::array& log_sums);
+
+// The same for all rows, from a block's probabilities p: added to `sum` where there is one, in f32.
+mx::array add_product(std::optional<mx::array> sum, const mx::array& p, const mx::array& x);
 
 // A head that is not one matrix: {x [T, C], tensors of its own that are trained ...} -> logits [T, V].
 using HeadFunction = std::function<mx::array(const std::vector<mx::array>&)>;

@@ -123,7 +123,8 @@ void GradientExchange::submit(const Piece& piece, std::vector<mx::array> gradien
   Job job{piece, {}, {}};
   for (mx::array& gradient : gradients) {
     mx::array travelling = std::exchange(gradient, mx::array(0.0f));
-    if (options_.wire == Dtype::bf16) travelling = mx::astype(std::exchange(travelling, mx::array(0.0f)), mx::bfloat16);
+    travelling = mx::astype(std::exchange(travelling, mx::array(0.0f)),
+                            options_.wire == Dtype::bf16 ? mx::bfloat16 : mx::float32);
     job.gradients.push_back(own(std::move(travelling)));
     job.memory.emplace_back(job.gradients.back().data<char>(), job.gradients.back().nbytes());
   }

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/fused.h"
+
 namespace trunkline {
 namespace {
 
@@ -16,14 +18,6 @@ int axis_of(const mx::array& array) { return array.ndim() == 4 ? 2 : 1; }
 class Assemblies {
  public:
   explicit Assemblies(int tokens) : tokens_(tokens) {}
-  // In the place of arrays that are let go, block by block.
-  explicit Assemblies(Arrays old) : tokens_(old.front().shape(axis_of(old.front()))) {
-    for (mx::array& array : old) {
-      const int axis = axis_of(array);
-      all_.emplace_back(std::exchange(array, mx::array(0.0f)), axis);
-    }
-  }
-
   // A block's arrays, always as many.
   void put(int begin, int end, const Arrays& block) {
     for (size_t i = 0; i < block.size(); ++i) {
@@ -50,6 +44,23 @@ class Assemblies {
  private:
   int tokens_;
   std::vector<Assembly> all_;
+};
+
+// An array [B, L, ...] to which blocks of tokens are added, in its own memory.
+class Sum {
+ public:
+  explicit Sum(mx::array value) : value_(std::move(value)) {}
+  void add(int begin, int end, const mx::array& x) {
+    mx::Shape from(value_.ndim(), 0), to = value_.shape();
+    from[1] = begin;
+    to[1] = end;
+    value_ = mx::slice_update_add(std::exchange(value_, mx::array(0.0f)), x, from, to);
+  }
+  const mx::array& value() const { return value_; }
+  mx::array take() { return std::exchange(value_, mx::array(0.0f)); }
+
+ private:
+  mx::array value_;
 };
 
 Arrays parts(const Arrays& arrays, int begin, int end) {
@@ -108,9 +119,12 @@ Arrays LayerPass::vjp(int64_t layer, Stage stage, Part tokens, const Arrays& inp
   const auto forward = [&](const Arrays& in) {
     Parameters parameters = parameters_;
     for (size_t i = 0; i < used.size(); ++i) parameters[static_cast<size_t>(used[i])] = in[i];
-    return run(parameters, layer, stage, tokens, {in.begin() + static_cast<ptrdiff_t>(used.size()), in.end()});
+    const Arrays given = {in.begin() + static_cast<ptrdiff_t>(used.size()), in.end()};
+    // Not turned: the cotangents have been turned back.
+    if (stage == Stage::rotation) return decoder_.stage(parameters, layer, stage, given);
+    return run(parameters, layer, stage, tokens, given);
   };
-  Arrays found = mx::vjp(forward, primals, cotangents).second;
+  const Arrays found = mx::vjp(forward, primals, cotangents).second;
   for (size_t i = 0; i < used.size(); ++i) gradients.add(used[i], found[i]);
   return {found.begin() + static_cast<ptrdiff_t>(used.size()), found.end()};
 }
@@ -149,7 +163,7 @@ LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep ke
     const Part at{begin, end};
     const Arrays middle = run(parameters_, layer, Stage::attention_output, at, parts({x, mixed}, begin, end));
     const Arrays all = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
-    output.put(begin, end, run(parameters_, layer, Stage::mlp_output, at, all));
+    output.put(begin, end, run(parameters_, layer, Stage::mlp_output, at, {all[0], swiglu(all[1], all[2])}));
     if (keep == Keep::all) mlp.put(begin, end, all);
   };
   for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
@@ -165,54 +179,64 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
   const mx::array x = kept.input;
   const int tokens = x.shape(1);
   Gradients gradients;
-  if (kept.heads.empty()) kept.heads = project(layer, x);
+  // Projected heads that were not kept are made each time they are needed: held in between, they would be what makes
+  // the step too large.
+  const auto rotated_heads = [&] { return rotate(layer, kept.heads.empty() ? project(layer, x) : kept.heads); };
   if (!kept.mixed) {
-    const Arrays rotated = rotate(layer, kept.heads);
+    const Arrays rotated = rotated_heads();
     kept.mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, pacer_);
   }
-  // From the layer's output back to attention's. A block's part of d becomes the gradient of x (past attention), and of
-  // attention's result, its own gradient.
-  Assemblies owed({std::move(d), *std::exchange(kept.mixed, std::nullopt)});
-  // Nothing of a block is held when it is queued but what it is made for: its memory, and that of `owed`, is used
-  // again.
+  // From the layer's output back to attention's: the gradient of x (past attention), that of attention's result, and
+  // the dots of both.
+  Assemblies owed(tokens);
+  // Nothing of a block is held when it is queued but what it is made for: its memory is used again.
   const auto back_to_attention = [&](int begin, int end) {
     const Part at{begin, end};
-    const Arrays old = parts(owed.values(), begin, end);
-    const Arrays in = {part(x, 1, begin, end), old[1]};
+    const Arrays in = parts({x, *kept.mixed}, begin, end);
     Arrays mlp = parts(kept.mlp, begin, end);
     if (mlp.empty()) {
       const Arrays middle = run(parameters_, layer, Stage::attention_output, at, in);
       mlp = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
     }
-    const Arrays out = vjp(layer, Stage::mlp_output, at, mlp, {old[0]}, gradients);
-    const Arrays middle = vjp(layer, Stage::mlp_input, at, {mlp[0]}, {out[1], out[2]}, gradients);
-    owed.put(begin, end, vjp(layer, Stage::attention_output, at, in, {out[0] + middle[0]}, gradients));
+    const Arrays out =
+        vjp(layer, Stage::mlp_output, at, {mlp[0], swiglu(mlp[1], mlp[2])}, {part(d, 1, begin, end)}, gradients);
+    const Arrays products = swiglu_gradients(mlp[1], mlp[2], out[1]);
+    const Arrays middle = vjp(layer, Stage::mlp_input, at, {mlp[0]}, products, gradients);
+    const Arrays made = vjp(layer, Stage::attention_output, at, in, {out[0] + middle[0]}, gradients);
+    owed.put(begin, end, {made[0], made[1], attention_dots(in[1], made[1])});
   };
   const std::vector<Part> blocks = parts_of(tokens, blocks_.tokens);
   for (const auto& [begin, end] : blocks) {
     back_to_attention(begin, end);
-    if (end == tokens) kept.mlp.clear();
+    if (end == tokens) {
+      kept.mlp.clear();
+      kept.mixed.reset();
+      d = mx::array(0.0f);
+    }
     pacer_.queue(joined(owed.values(), gradients.values()));
   }
   Arrays past = owed.take();
   Arrays cotangents;
   {
-    const Arrays rotated = rotate(layer, kept.heads);
-    AttentionGradients attention = attention_gradients_in_blocks(
-        rotated[0], rotated[1], rotated[2], std::exchange(past[1], mx::array(0.0f)), mask_, blocks_.queries, pacer_);
+    const Arrays rotated = rotated_heads();
+    AttentionGradients attention = attention_gradients_in_blocks(rotated[0], rotated[1], rotated[2], past[1], past[2],
+                                                                 mask_, blocks_.queries, pacer_);
     cotangents = {std::move(attention.queries), std::move(attention.keys), std::move(attention.values)};
   }
-  past.pop_back();
   // From attention's input back to the layer's.
-  if (!to_input) past.clear();
-  std::optional<Assemblies> input;
-  if (to_input) input.emplace(std::move(past));
+  std::optional<Sum> input;
+  if (to_input) input.emplace(std::move(past.front()));
+  past.clear();
   const auto back_to_input = [&](int begin, int end) {
     const Part at{begin, end};
-    const Arrays heads =
-        vjp(layer, Stage::rotation, at, parts(kept.heads, begin, end), parts(cotangents, begin, end), gradients);
+    const RopeTable rope = rope_.part(begin, end);
+    Arrays turned_back = parts(cotangents, begin, end);
+    for (size_t i = 0; i < 2; ++i) turned_back[i] = rope.rotate_back(turned_back[i]);
+    Arrays heads = parts(kept.heads, begin, end);
+    if (heads.empty()) heads = run(parameters_, layer, Stage::heads, at, {part(x, 1, begin, end)});
+    heads = vjp(layer, Stage::rotation, at, heads, turned_back, gradients);
     const Arrays in = vjp(layer, Stage::heads, at, {part(x, 1, begin, end)}, heads, gradients);
-    if (input) input->put(begin, end, {part(input->values().front(), 1, begin, end) + in[0]});
+    if (input) input->add(begin, end, in[0]);
   };
   for (const auto& [begin, end] : blocks) {
     back_to_input(begin, end);
@@ -220,10 +244,10 @@ LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array
       kept.heads.clear();
       cotangents.clear();
     }
-    pacer_.queue(joined(input ? input->values() : Arrays(), gradients.values()));
+    pacer_.queue(joined(input ? Arrays{input->value()} : Arrays(), gradients.values()));
   }
   Backward result{std::nullopt, gradients.take()};
-  if (input) result.input = input->take().front();
+  if (input) result.input = input->take();
   return result;
 }
 

@@ -110,7 +110,7 @@ LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameter
       batch_(batch),
       blocks_(blocks),
       lowest_(decoder.shape().layers),
-      pacer_(std::move(after_block)),
+      pacer_(std::move(after_block), static_cast<size_t>(blocks.ahead)),
       ids_(values_of(batch.ids)),
       targets_(values_of(batch.targets)) {
   for (const Piece& piece : pieces_of(decoder, trained_, blocks.vocab_rows)) {
@@ -190,10 +190,8 @@ double LayerwisePass::forward() {
       all_normed.put(begin, end, normed);
     }
     if (whole) {
-      const mx::array transposed = mx::transpose(block.probabilities), normed_f32 = mx::astype(normed, mx::float32);
-      whole_head_gradient_ = whole_head_gradient_
-                                 ? mx::addmm(*std::exchange(whole_head_gradient_, std::nullopt), transposed, normed_f32)
-                                 : mx::matmul(transposed, normed_f32);
+      whole_head_gradient_ =
+          add_product(std::exchange(whole_head_gradient_, std::nullopt), block.probabilities, normed);
     }
     return block.x_gradient;
   };
@@ -264,7 +262,7 @@ mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
       sum.add(head_rows_gradient(part(*normed_, 0, begin, end), head, part(*log_sums_, 0, begin, end)));
       pacer_.queue({sum.value()});
     }
-    gradient = sum.take();
+    gradient = sum.take(mx::float32);
   }
   std::vector<int32_t> places, targets;
   for (size_t t = 0; t < targets_.size(); ++t) {
@@ -375,7 +373,7 @@ void LayerwisePass::backward(const HandOver& hand_over) {
     if (!decoder_.shape().tied && tensor == decoder_.head_index() && first.row + first.rows == decoder_.shape().vocab) {
       normed_.reset();
     }
-    mx::eval(gradients);
+    pacer_.queue(gradients);
     hand_over(piece, std::move(gradients));
   }
 }

@@ -38,7 +38,8 @@ struct Piece {
 // are left out.
 std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int64_t vocab_rows);
 
-// Takes a piece and its gradients (f32, evaluated, parallel to its rows).
+// Takes a piece and its gradients (f32, or a single product of the weights' dtype; queued on the device; parallel to
+// its rows).
 using HandOver = std::function<void(const Piece&, std::vector<mx::array>)>;
 
 // Gradients of zero for every piece: what a rank without rows has to give.

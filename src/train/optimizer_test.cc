@@ -43,6 +43,31 @@ TEST_P(OptimizerUpdate, PlainSgdFollowsTheTextbook) {
   EXPECT_NEAR(w.item<float>(), 2.0 - 0.1 * (6.0 + 0.5 * 2.0), 1e-6);
 }
 
+// A thousandth of a weight's last bf16 digit, a thousand times: pure bf16 never moves, masters add it up, and rows that
+// are updated alone too.
+TEST_P(OptimizerUpdate, MastersKeepWhatBf16WouldLose) {
+  const OptimizerOptions sgd{.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
+  const std::vector<TensorShape> layout = {{"w", {2}}};
+  const mx::array gradient = vector_of({-1.0f});
+  for (const bool masters : {false, true}) {
+    Optimizer optimizer(sgd, layout, Trained::all(1), GetParam());
+    mx::array w = mx::astype(vector_of({1.0f, 1.0f}), mx::bfloat16);
+    if (masters) optimizer.keep_masters({vector_of({1.0f, 1.0f})});
+    EXPECT_EQ(optimizer.state_bytes(), masters ? 4 : 0);
+    for (int step = 0; step < 1000; ++step) {
+      optimizer.begin_step(0x1p-7 / 1000);
+      for (const int64_t row : {0, 1}) optimizer.update(0, w, gradient, 1.0f, row);
+    }
+    EXPECT_EQ(w.dtype(), mx::bfloat16);
+    const mx::array got = mx::astype(w, mx::float32), full = optimizer.weights({w}).front();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(mx::take(got, i).item<float>(), masters ? 1.0f + 0x1p-7f : 1.0f);
+      EXPECT_NEAR(mx::astype(mx::take(full, i), mx::float32).item<float>(), masters ? 1.0f + 0x1p-7f : 1.0f,
+                  1e-4);  // f32 rounds too
+    }
+  }
+}
+
 TEST_P(OptimizerUpdate, AdamWFollowsTheTextbook) {
   Optimizer optimizer({.weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95}, {{"w", {1}}}, Trained::all(1), GetParam());
   mx::array w = vector_of({2.0f});

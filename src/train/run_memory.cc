@@ -1,30 +1,14 @@
 #include "train/run_memory.h"
 
-#include <mlx/mlx.h>
-
-#include "base/memory.h"
 #include "model/backend.h"
 
 namespace trunkline {
 namespace {
 
-namespace mx = mlx::core;
-
-// On a GPU, MLX keeps freed buffers for reuse up to here; beyond, lengths that never come again would fill the memory.
-constexpr size_t kCacheBytes = size_t{1} << 30;
 // Of the device's memory, what steps are planned for: the rest is others', and what allocators lose.
 constexpr double kUsableShare = 0.8;
 
 }  // namespace
-
-void bound_memory() {
-  if (mx::default_device() == mx::Device::cpu) {
-    mx::set_cache_limit(0);
-    keep_freed_memory();
-  } else {
-    mx::set_cache_limit(kCacheBytes);
-  }
-}
 
 int64_t memory_for_steps(const Group& group, double asked) {
   if (asked > 0.0) return static_cast<int64_t>(asked * (int64_t{1} << 30));

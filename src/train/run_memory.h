@@ -7,9 +7,6 @@
 
 namespace trunkline {
 
-// Keeps what MLX holds for reuse within bounds.
-void bound_memory();
-
 // What a step of this rank is planned to take, in bytes: `asked` GiB, or, where that is 0, this rank's share of the
 // device's memory.
 int64_t memory_for_steps(const Group& group, double asked);

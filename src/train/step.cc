@@ -9,6 +9,8 @@
 
 #include "base/fail.h"
 #include "bridge/arrays.h"
+#include "model/attention.h"
+#include "model/backend.h"
 #include "train/clip.h"
 #include "train/layerwise.h"
 #include "train/loss.h"
@@ -152,6 +154,8 @@ class Accumulated {
   }
   void keep(size_t piece, std::vector<mx::array> gradients) {
     if (piece == sums_.size()) sums_.emplace_back();
+    for (mx::array& gradient : gradients) gradient = mx::astype(std::exchange(gradient, mx::array(0.0f)), mx::float32);
+    mx::eval(gradients);
     sums_[piece] = std::move(gradients);
   }
 
@@ -273,11 +277,16 @@ StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64
   const int64_t state = context.optimizer.state_bytes(), ranks = context.group.size();
   const int64_t state_width =
       context.sharded != nullptr ? (state + static_cast<int64_t>(sizeof(float)) + ranks - 1) / ranks : state;
+  const mx::Dtype dtype = context.parameters[static_cast<size_t>(context.decoder.norm_index())].dtype();
   return {.rows = rows,
           .tokens = tokens,
           .targets = targets,
+          .width = static_cast<int64_t>(mx::size_of(dtype)),
           .state_width = state_width,
-          .holds_gradients = context.hold_gradients || after};
+          .holds_gradients = context.hold_gradients || after,
+          .pieces_on_their_way = context.group.size() > 1 ? 2 : 0,
+          .makes_scores = attention_makes_scores(dtype, static_cast<int>(context.decoder.shape().head_dim)),
+          .most_ahead = blocks_worth_queueing(static_cast<int64_t>(mx::size_of(dtype)))};
 }
 
 StepBlocks blocks_for(const StepContext& context, const StepSize& size) {

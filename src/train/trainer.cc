@@ -48,7 +48,8 @@ class Trainer {
   Trainer(const TrainOptions& options, Group& group) : options_(options), group_(group) {}
 
   TrainOutcome run() {
-    bound_memory();
+    memory_limit_ = memory_for_steps(group_, options_.memory_limit);
+    bound_freed_memory(memory_limit_);
     prepare();
     agree();
     choose_fixed_blocks();
@@ -270,7 +271,6 @@ class Trainer {
 
   // What of the blocks does not depend on a step's rows. Ranks hand over the same slices of the head.
   void choose_fixed_blocks() {
-    memory_limit_ = memory_for_steps(group_, options_.memory_limit);
     blocks_ = {.queries = options_.query_block,
                .tokens = options_.token_block,
                .logits = options_.loss_block,

@@ -1,6 +1,8 @@
 #include "train/update.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/fail.h"
 #include "train/clip.h"
@@ -26,15 +28,7 @@ Update::Update(const Decoder& decoder, Parameters& parameters, Optimizer& optimi
 
 void Update::take(const Piece& piece, std::vector<mx::array> gradients) {
   const Timeline::Span span(timeline_, Timeline::Track::update, "update of " + piece.name);
-  const std::vector<double> squares = squared_norms(gradients);
-  for (size_t i = 0; i < piece.rows.size(); ++i) {
-    const size_t index = piece.rows[i].tensor;
-    // What is everyone's counts once.
-    const bool counts =
-        options_.shards == nullptr || !options_.shards->parts()[index].everyones || options_.shards->rank() == 0;
-    if (counts) squares_ += squares[i];
-    if (!std::isfinite(squares[i])) bad_.push_back(tensor_of(index));
-  }
+  check(piece, gradients);
   if (!bad_.empty()) return;
   if (options_.hold) {
     held_.emplace_back(piece, std::move(gradients));
@@ -43,14 +37,49 @@ void Update::take(const Piece& piece, std::vector<mx::array> gradients) {
   }
 }
 
+void Update::check(const Piece& piece, const std::vector<mx::array>& gradients) {
+  if (lazy_) {
+    const mx::array squares = squared_norms_on_device(gradients);
+    finite_ = mx::logical_and(finite_, mx::isfinite(mx::sum(squares)));
+    unread_.push_back({piece.rows, squares, updated_});
+    return mx::async_eval(squares, finite_);
+  }
+  for (size_t i = 0; i < piece.rows.size(); ++i) {
+    count(piece.rows[i].tensor, squared_norm(gradients[i]));
+  }
+}
+
+void Update::count(size_t index, double squares) {
+  // What is everyone's counts once.
+  const bool counts =
+      options_.shards == nullptr || !options_.shards->parts()[index].everyones || options_.shards->rank() == 0;
+  if (counts) squares_ += squares;
+  if (!std::isfinite(squares)) bad_.push_back(tensor_of(index));
+}
+
+void Update::read_squares() {
+  for (Unread& unread : unread_) {
+    unread.squares.eval();
+    for (size_t i = 0; i < unread.rows.size(); ++i) {
+      const double squares = static_cast<double>(unread.squares.data<float>()[i]) / kSquaresScale;
+      if (bad_.empty() && !std::isfinite(squares)) updated_ = unread.updated_before;
+      count(unread.rows[i].tensor, squares);
+    }
+  }
+  unread_.clear();
+}
+
 void Update::apply(const Piece& piece, std::vector<mx::array>& gradients, double factor) {
+  std::vector<mx::array> made;
   for (size_t i = 0; i < piece.rows.size(); ++i) {
     // Each gradient is let go of as soon as it has been used.
     const mx::array gradient = std::exchange(gradients[i], mx::array(0.0f));
     const auto& [tensor, row, rows] = piece.rows[i];
-    optimizer_.update(tensor, parameters_[tensor], gradient, static_cast<float>(factor / targets_), row);
+    optimizer_.update(tensor, parameters_[tensor], gradient, static_cast<float>(factor / targets_), row, finite_);
+    if (lazy_) std::ranges::copy(optimizer_.made(tensor, parameters_[tensor]), std::back_inserter(made));
     updated_ = true;
   }
+  if (lazy_) mx::async_eval(std::move(made));
 }
 
 size_t Update::tensor_of(size_t index) const {
@@ -72,6 +101,7 @@ void Update::agree() {
 }
 
 double Update::finish() {
+  read_squares();
   agree();
   if (!bad_.empty()) {
     fail(ErrorKind::numeric, "step {}: the gradient of {} is not finite; {}", number_,
@@ -89,6 +119,7 @@ double Update::finish() {
     for (auto& [piece, gradients] : held_) apply(piece, gradients, factor);
     held_.clear();
   }
+  if (lazy_) mx::synchronize();
   return norm;
 }
 

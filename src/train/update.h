@@ -32,7 +32,8 @@ class Update {
   Update(const Decoder& decoder, Parameters& parameters, Optimizer& optimizer, Timeline& timeline, int64_t number,
          int64_t targets, const UpdateOptions& options);
 
-  // A piece's gradients, summed over the ranks. After one that is not finite nothing more is updated.
+  // A piece's gradients, summed over the ranks. After one that is not finite nothing more is updated. On a GPU the work
+  // is queued on return.
   void take(const Piece& piece, std::vector<mx::array> gradients);
 
   // Once all pieces have been taken: updates what was held. Returns the norm of the mean's gradient, before clipping.
@@ -44,7 +45,10 @@ class Update {
  private:
   void agree();
   size_t tensor_of(size_t index) const;
+  void check(const Piece& piece, const std::vector<mx::array>& gradients);
+  void count(size_t index, double squares);
   void apply(const Piece& piece, std::vector<mx::array>& gradients, double factor);
+  void read_squares();
 
   const Decoder& decoder_;
   Parameters& parameters_;
@@ -56,6 +60,16 @@ class Update {
   double squares_ = 0.0;
   bool updated_ = false, refused_ = false;
   std::vector<size_t> bad_;  // tensors
+  // On a GPU nothing is awaited before the step's end: what was not read yet of tensors' squares, and whether all so
+  // far were finite.
+  const bool lazy_ = mx::default_device() != mx::Device::cpu;
+  struct Unread {
+    std::vector<TensorRows> rows;
+    mx::array squares;  // of each
+    bool updated_before;
+  };
+  std::vector<Unread> unread_;
+  mx::array finite_{true};
   std::vector<std::pair<Piece, std::vector<mx::array>>> held_;
 };
 
