@@ -184,6 +184,7 @@ std::vector<Module> modules_of(const ModelShape& shape) {
   std::set<std::string> parents;
   ModelShape plain = shape;
   plain.tied = false;  // a tied head is a module of its own
+  plain.quantization.reset();
   for (const TensorShape& tensor : tensor_shapes(plain)) {
     if (!tensor.name.ends_with(".weight")) continue;
     Module module{.name = tensor.name.substr(0, tensor.name.rfind('.'))};
@@ -399,10 +400,12 @@ AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape,
 std::vector<TensorShape> tensor_shapes(const AdapterShape& shape) {
   std::vector<TensorShape> tensors;
   for (const AdaptedModule& module : shape.modules) {
-    const std::string name = module.name + (module.embedding ? ".lora_embedding_" : ".lora_");
-    const std::string end = module.embedding ? "" : ".weight";
-    tensors.push_back({name + "A" + end, {module.rank, module.in}});
-    tensors.push_back({name + "B" + end, {module.out, module.rank}});
+    const auto name = [&](const char* part) {
+      return fmt::format("{}.lora_{}{}{}", module.name, module.embedding ? "embedding_" : "", part,
+                         module.embedding ? "" : ".weight");
+    };
+    tensors.push_back({name("A"), {module.rank, module.in}});
+    tensors.push_back({name("B"), {module.out, module.rank}});
     if (shape.dora) tensors.push_back({module.name + ".lora_magnitude_vector", {module.out}});
   }
   return tensors;

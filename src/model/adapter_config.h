@@ -31,15 +31,16 @@ struct AdapterConfig {
   ModuleNames excluded;                        // of the targets
   std::optional<std::vector<int64_t>> layers;  // layers_to_transform; all if absent
   std::vector<std::string> layers_pattern;     // what stands before a layer's number
-  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};  // the first that fits a name counts
-  std::vector<std::pair<std::string, double>> alpha_pattern = {};
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;  // the first that fits a name counts
+  std::vector<std::pair<std::string, double>> alpha_pattern;
   bool ensure_weight_tying = false;
   std::string base;  // base_model_name_or_path
   std::string text;  // the file as it was read; empty: written anew
 };
 
-// Throws Error naming the file and the setting that is malformed, or that asks for what is not computed here.
-AdapterConfig read_adapter_config(const std::filesystem::path& adapter_config_json);
+// `path`: an adapter_config.json. Throws Error naming it and the setting that is malformed, or that asks for what is
+// not computed here.
+AdapterConfig read_adapter_config(const std::filesystem::path& path);
 
 // What adapter_config.json says: `config.text`, or the settings as PEFT writes them.
 std::string text_of(const AdapterConfig& config);

@@ -119,6 +119,27 @@ class TensorFiles {
 // Tensors that older writers left and that hold nothing to learn.
 bool is_derived(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
+// Modules without scales are plain, whatever config.json says of the others.
+void find_plain_modules(const TensorFiles& files, ModelShape& shape) {
+  ModelShape plain = shape;
+  plain.quantization.reset();
+  for (const TensorShape& tensor : tensor_shapes(plain)) {
+    if (tensor.dims.size() != 2) continue;
+    const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
+    if (shape.quantization->modules.contains(module)) continue;
+    if (!files.has(module + ".scales")) shape.quantization->modules[module] = std::nullopt;
+  }
+  for (const TensorShape& tensor : tensor_shapes(plain)) {
+    if (tensor.dims.size() != 2) continue;
+    const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
+    const auto packing = shape.quantization->of(module);
+    if (packing && (tensor.dims[1] % packing->group_size != 0 || tensor.dims[1] * packing->bits % 32 != 0)) {
+      fail(ErrorKind::input, "{}: quantization: rows of {}, {} values, are no whole groups of {}",
+           files.source().string(), module, tensor.dims[1], packing->group_size);
+    }
+  }
+}
+
 void check_names(const TensorFiles& files, const Checkpoint& checkpoint) {
   std::set<std::string> known;
   std::vector<std::string> missing, unknown;
@@ -144,7 +165,11 @@ void check_names(const TensorFiles& files, const Checkpoint& checkpoint) {
 void check_tensor(const TensorFiles& files, const TensorShape& expected) {
   const StoredTensor& stored = files.entry(expected.name);
   const std::string file = files.file_of(expected.name).path().string();
-  if (stored.dtype != "F32" && stored.dtype != "F16" && stored.dtype != "BF16") {
+  if (expected.packed && stored.dtype != "U32") {
+    fail(ErrorKind::input, "{}: {}: dtype {}, but config.json makes it quantized: U32", file, expected.name,
+         stored.dtype);
+  }
+  if (!expected.packed && stored.dtype != "F32" && stored.dtype != "F16" && stored.dtype != "BF16") {
     fail(ErrorKind::unsupported, "{}: {}: dtype {} is not supported (F32, F16 and BF16 are)", file, expected.name,
          stored.dtype);
   }
@@ -181,9 +206,9 @@ Checkpoint load_checkpoint(const fs::path& directory) {
   Checkpoint checkpoint;
   checkpoint.directory = directory;
   checkpoint.shape = read_model_shape(directory / "config.json");
-  checkpoint.layout = tensor_shapes(checkpoint.shape);
-
   const TensorFiles files(directory, checkpoint.warnings);
+  if (checkpoint.shape.quantization) find_plain_modules(files, checkpoint.shape);
+  checkpoint.layout = tensor_shapes(checkpoint.shape);
   check_names(files, checkpoint);
   for (const TensorShape& tensor : checkpoint.layout) check_tensor(files, tensor);
   for (const TensorShape& tensor : checkpoint.layout) {
@@ -197,7 +222,9 @@ Checkpoint load_checkpoint(const fs::path& directory) {
 Parameters cast(const Parameters& tensors, mx::Dtype dtype) {
   Parameters result;
   result.reserve(tensors.size());
-  for (const mx::array& tensor : tensors) result.push_back(mx::astype(tensor, dtype));
+  for (const mx::array& tensor : tensors) {
+    result.push_back(tensor.dtype() == mx::uint32 ? tensor : mx::astype(tensor, dtype));
+  }
   return result;
 }
 

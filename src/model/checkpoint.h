@@ -43,7 +43,7 @@ Checkpoint load_checkpoint(const std::filesystem::path& directory);
 void save_checkpoint(const Checkpoint& source, const Parameters& tensors, const std::filesystem::path& directory,
                      std::optional<mx::Dtype> dtype = std::nullopt, uint64_t shard_bytes = 5'000'000'000);
 
-// `tensors` in `dtype`.
+// `tensors` in `dtype`; what is packed stays so.
 Parameters cast(const Parameters& tensors, mx::Dtype dtype);
 
 }  // namespace trunkline

@@ -29,6 +29,11 @@ Decoder::Decoder(const ModelShape& shape, const AdapterShape& adapter)
                    .bias = place(base + ".bias"),
                    .scales = place(base + ".scales"),
                    .biases = place(base + ".biases")};
+    const auto packing = shape.quantization ? shape.quantization->of(base) : std::nullopt;
+    if (packing) {
+      at.group_size = static_cast<int>(packing->group_size);
+      at.bits = static_cast<int>(packing->bits);
+    }
     const auto adapted = modules.find(name);
     if (adapted == modules.end()) return at;
     const AdaptedModule& module = adapter.modules[adapted->second];

@@ -29,6 +29,9 @@ Checkpoint fuse(Checkpoint base, const Adapter& adapter, std::optional<mx::Dtype
   Checkpoint fused = base;
   fused.shape.tied = base.shape.tied && !parted;
   if (parted) fused.config_edits.emplace_back("tie_word_embeddings", "false");
+  if (std::exchange(fused.shape.quantization, std::nullopt)) {
+    for (const char* key : {"quantization", "quantization_config"}) fused.config_edits.emplace_back(key, std::nullopt);
+  }
   fused.layout = tensor_shapes(fused.shape);
   fused.dtypes.clear();
   std::map<std::string, const LinearIndex*> linears;  // by their weight's name

@@ -34,8 +34,10 @@ const FamilyFacts& read_family(const ConfigReader& config) {
 
 // Keys that change the computation, with the only value that this decoder computes.
 void refuse_other_models(const ConfigReader& config) {
-  for (const char* key : {"quantization_config", "quantization"}) {
-    if (config.has(key)) config.unsupported(key, "weights must be float32, float16 or bfloat16");
+  // MLX's own writes the same under both keys.
+  if (config.has("quantization_config") &&
+      (!config.has("quantization") || config.at("quantization_config") != config.at("quantization"))) {
+    config.unsupported("quantization_config", "weights must be float32, float16 or bfloat16, or packed by MLX");
   }
   for (const char* key : {"text_config", "vision_config", "audio_config"}) {
     if (config.has(key)) config.unsupported(key, "models of several modalities are not read");
@@ -145,7 +147,44 @@ std::optional<Dtype> read_dtype(const ConfigReader& config) {
   return std::nullopt;
 }
 
+Quantization::Packing read_packing(const ConfigReader& config, const Quantization::Packing& other) {
+  if (config.has("mode") && config.text("mode") != "affine") config.unsupported("mode", "the mode is affine");
+  const Quantization::Packing packing = {.group_size = config.integer_or("group_size", other.group_size),
+                                         .bits = config.integer_or("bits", other.bits)};
+  if (packing.bits != 4 && packing.bits != 8) config.unsupported("bits", "packed values have 4 or 8");
+  if (packing.group_size != 32 && packing.group_size != 64 && packing.group_size != 128) {
+    config.unsupported("group_size", "groups have 32, 64 or 128 values");
+  }
+  return packing;
+}
+
+std::optional<Quantization> read_quantization(const ConfigReader& config) {
+  constexpr const char* kKey = "quantization";
+  if (!config.has(kKey)) return std::nullopt;
+  const ConfigReader values = config.object(kKey);
+  values.integer("group_size");
+  values.integer("bits");
+  Quantization quantization;
+  quantization.packing = read_packing(values, {});
+  for (const auto& [key, value] : config.at(kKey).items()) {
+    if (key == "group_size" || key == "bits" || key == "mode") continue;
+    if (value.is_object()) {
+      quantization.modules[key] = read_packing(values.object(key), quantization.packing);
+    } else if (value.is_boolean()) {
+      if (!value.get<bool>()) quantization.modules[key] = std::nullopt;
+    } else {
+      values.unsupported(key, "modules have group_size and bits, or false");
+    }
+  }
+  return quantization;
+}
+
 }  // namespace
+
+std::optional<Quantization::Packing> Quantization::of(const std::string& module) const {
+  const auto found = modules.find(module);
+  return found == modules.end() ? packing : found->second;
+}
 
 ModelShape read_model_shape(const std::filesystem::path& config_json) {
   const std::string file = config_json.string();
@@ -175,13 +214,20 @@ ModelShape read_model_shape(const std::filesystem::path& config_json) {
   shape.rope = read_rope_shape(config, shape.max_positions);
   shape.eos = read_eos(config);
   shape.dtype = read_dtype(config);
+  shape.quantization = read_quantization(config);
   return shape;
 }
 
 std::vector<TensorShape> tensor_shapes(const ModelShape& shape) {
   std::vector<TensorShape> tensors;
   const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
-    tensors.push_back({name + ".weight", {out, in}});
+    const auto packing = shape.quantization ? shape.quantization->of(name) : std::nullopt;
+    if (packing) {
+      tensors.push_back({name + ".weight", {out, in * packing->bits / 32}, true});
+      for (const char* part : {".scales", ".biases"}) tensors.push_back({name + part, {out, in / packing->group_size}});
+    } else {
+      tensors.push_back({name + ".weight", {out, in}});
+    }
     if (bias) tensors.push_back({name + ".bias", {out}});
   };
   const auto norm = [&](const std::string& name, int64_t size) { tensors.push_back({name + ".weight", {size}}); };
@@ -210,7 +256,9 @@ std::vector<TensorShape> tensor_shapes(const ModelShape& shape) {
 
 int64_t ModelShape::parameters() const {
   int64_t count = 0;
-  for (const TensorShape& tensor : tensor_shapes(*this)) {
+  ModelShape plain = *this;
+  plain.quantization.reset();
+  for (const TensorShape& tensor : tensor_shapes(plain)) {
     int64_t size = 1;
     for (int64_t dim : tensor.dims) size *= dim;
     count += size;

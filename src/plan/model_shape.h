@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,20 @@ struct RopeShape {
   bool operator==(const RopeShape&) const = default;
 };
 
+// Weights of linear layers and the embedding packed by MLX ("affine"): `group_size` values along a row share a scale
+// and a bias, each is `bits` wide.
+struct Quantization {
+  struct Packing {
+    int64_t group_size = 64, bits = 4;
+    bool operator==(const Packing&) const = default;
+  };
+  Packing packing;
+  std::map<std::string, std::optional<Packing>> modules;  // that have another, or none: by name
+
+  std::optional<Packing> of(const std::string& module) const;
+  bool operator==(const Quantization&) const = default;
+};
+
 struct ModelShape {
   Family family = Family::llama;
   int64_t hidden = 0;
@@ -47,10 +62,11 @@ struct ModelShape {
   bool mlp_bias = false;     // biases of gate, up, down
   bool qk_norm = false;      // RMS norms of each head's query and key
   RopeShape rope;
+  std::optional<Quantization> quantization = std::nullopt;
   std::vector<int64_t> eos;    // eos_token_id, a number or a list; may be empty
   std::optional<Dtype> dtype;  // dtype or torch_dtype
 
-  int64_t parameters() const;
+  int64_t parameters() const;  // a packed value is one
   bool operator==(const ModelShape&) const = default;
 };
 
@@ -62,6 +78,7 @@ ModelShape read_model_shape(const std::filesystem::path& config_json);
 struct TensorShape {
   std::string name;  // as Hugging Face names it: model.layers.0.self_attn.q_proj.weight
   std::vector<int64_t> dims;
+  bool packed = false;  // a quantized weight's, as 32-bit words; its scales and biases follow it
 };
 
 // Every tensor of the model, in the order of the forward pass: embedding, layers 0 .. n-1, final norm, head (unless

@@ -71,14 +71,16 @@ StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBloc
   const int64_t tokens = size.rows * size.tokens, parameters = s.parameters(), layer = layer_parameters(s);
   const int64_t w = size.width, x = tokens * w * s.hidden;
   StepMemory memory;
-  memory.weights = parameters * w;
-  memory.state = parameters * size.state_width;
+  const bool adapter = size.trained > 0;
+  memory.weights = size.weight_bytes > 0 ? size.weight_bytes : parameters * w;
+  memory.state = (adapter ? size.trained : parameters) * size.state_width;
   // A layer's gradients, and those that are on their way to the other ranks. A tied head's are held from the head's
   // pass to the embedding's, where they are not made in slices.
   const bool whole_head = blocks.vocab_rows >= s.vocab;
-  const int64_t head = 4 * s.hidden * std::min(blocks.vocab_rows, s.vocab);
+  const int64_t head = adapter ? 0 : 4 * s.hidden * std::min(blocks.vocab_rows, s.vocab);
   const int64_t of_layers = (1 + size.pieces_on_their_way) * 4 * layer;
   memory.gradients = size.holds_gradients ? 4 * parameters : whole_head && s.tied ? head + of_layers : of_layers;
+  if (adapter) memory.gradients = 4 * size.trained;
   memory.inputs = x * s.layers;
   memory.kept = tokens * w * (blocks.keep_all * full_width(s) + blocks.keep_attention * attention_width(s));
   // The logits of a block in f32 and their exponentials, and both in 16 bits beside; states where targets are. Sums

@@ -34,6 +34,9 @@ struct StepSize {
   int64_t pieces_on_their_way = 2;  // of gradients, at most, to other ranks
   bool makes_scores = true;         // attention's; not where the device's kernels make none
   int64_t most_ahead = 2;           // blocks that are worth queueing: more on a device that is waited for from afar
+  // Where an adapter is trained: its parameters, and the bytes of all weights, frozen ones among them. 0: all are
+  // trained and `width` wide.
+  int64_t trained = 0, weight_bytes = 0;
 };
 
 // Bytes that a step has at once, at its worst moment, by part: at the end of the forward pass, at the first layer of

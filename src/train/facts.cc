@@ -34,6 +34,15 @@ std::string text_of(const RopeShape& rope) {
   return text;
 }
 
+std::string text_of(const Quantization& quantization) {
+  const auto packed = [](const std::optional<Quantization::Packing>& packing) {
+    return packing ? fmt::format("{} bits in groups of {}", packing->bits, packing->group_size) : "none";
+  };
+  std::string text = packed(quantization.packing);
+  for (const auto& [module, packing] : quantization.modules) text += fmt::format(", {} {}", module, packed(packing));
+  return text;
+}
+
 }  // namespace
 
 std::vector<Fact> facts_of(const TrainOptions& options, bool pace) {
@@ -49,19 +58,21 @@ std::vector<Fact> facts_of(const ModelShape& s) {
   const auto fact = [](const char* key, const auto& value) {
     return Fact{std::string("config.json: ") + key, fmt::format("{}", value)};
   };
-  return {fact("model_type", family_name(s.family)),
-          fact("hidden_size", s.hidden),
-          fact("intermediate_size", s.intermediate),
-          fact("num_hidden_layers", s.layers),
-          fact("num_attention_heads", s.heads),
-          fact("num_key_value_heads", s.kv_heads),
-          fact("head_dim", s.head_dim),
-          fact("vocab_size", s.vocab),
-          fact("rms_norm_eps", s.norm_eps),
-          fact("tie_word_embeddings", s.tied),
-          fact("attention_bias", fmt::format("{} {}", s.qkv_bias, s.output_bias)),
-          fact("mlp_bias", s.mlp_bias),
-          fact("rope_parameters", text_of(s.rope))};
+  std::vector<Fact> facts = {fact("model_type", family_name(s.family)),
+                             fact("hidden_size", s.hidden),
+                             fact("intermediate_size", s.intermediate),
+                             fact("num_hidden_layers", s.layers),
+                             fact("num_attention_heads", s.heads),
+                             fact("num_key_value_heads", s.kv_heads),
+                             fact("head_dim", s.head_dim),
+                             fact("vocab_size", s.vocab),
+                             fact("rms_norm_eps", s.norm_eps),
+                             fact("tie_word_embeddings", s.tied),
+                             fact("attention_bias", fmt::format("{} {}", s.qkv_bias, s.output_bias)),
+                             fact("mlp_bias", s.mlp_bias),
+                             fact("rope_parameters", text_of(s.rope))};
+  if (s.quantization) facts.push_back(fact("quantization", text_of(*s.quantization)));
+  return facts;
 }
 
 Fact fact_of(const std::string& file, const Dataset& rows) {

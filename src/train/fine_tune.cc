@@ -73,7 +73,15 @@ AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shap
 }
 
 std::optional<Adapter> adapter_to_train(const TrainOptions& options, const Checkpoint& base) {
-  if (options.fine_tune == FineTune::full) return std::nullopt;
+  if (options.fine_tune == FineTune::full) {
+    if (base.shape.quantization) {
+      fail(ErrorKind::unsupported,
+           "{}: its weights are quantized and cannot be trained: train an adapter (--fine-tune-type lora or dora), or "
+           "take the model that it was made from",
+           options.model.string());
+    }
+    return std::nullopt;
+  }
   if (options.lora.start.empty()) return new_adapter(adapter_config(options, base.shape), base, options.seed);
   Adapter adapter = load_adapter(options.lora.start, base);
   const bool dora = options.fine_tune == FineTune::dora;

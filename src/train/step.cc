@@ -278,15 +278,22 @@ StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64
   const int64_t state_width =
       context.sharded != nullptr ? (state + static_cast<int64_t>(sizeof(float)) + ranks - 1) / ranks : state;
   const mx::Dtype dtype = context.parameters[static_cast<size_t>(context.decoder.norm_index())].dtype();
-  return {.rows = rows,
-          .tokens = tokens,
-          .targets = targets,
-          .width = static_cast<int64_t>(mx::size_of(dtype)),
-          .state_width = state_width,
-          .holds_gradients = context.hold_gradients || after,
-          .pieces_on_their_way = context.group.size() > 1 ? 2 : 0,
-          .makes_scores = attention_makes_scores(dtype, static_cast<int>(context.decoder.shape().head_dim)),
-          .most_ahead = blocks_worth_queueing(static_cast<int64_t>(mx::size_of(dtype)))};
+  StepSize size = {.rows = rows,
+                   .tokens = tokens,
+                   .targets = targets,
+                   .width = static_cast<int64_t>(mx::size_of(dtype)),
+                   .state_width = state_width,
+                   .holds_gradients = context.hold_gradients || after,
+                   .pieces_on_their_way = context.group.size() > 1 ? 2 : 0,
+                   .makes_scores = attention_makes_scores(dtype, static_cast<int>(context.decoder.shape().head_dim)),
+                   .most_ahead = blocks_worth_queueing(static_cast<int64_t>(mx::size_of(dtype)))};
+  if (context.trained.tensors().size() == context.parameters.size()) return size;
+  for (size_t i = 0; i < context.parameters.size(); ++i) {
+    const mx::array& tensor = context.parameters[i];
+    size.weight_bytes += static_cast<int64_t>(tensor.nbytes());
+    if (context.trained[i]) size.trained += static_cast<int64_t>(tensor.size());
+  }
+  return size;
 }
 
 StepBlocks blocks_for(const StepContext& context, const StepSize& size) {

@@ -33,7 +33,7 @@ namespace {
 Parameters take_as_f32(Checkpoint& checkpoint) {
   Parameters parameters;
   for (mx::array& tensor : checkpoint.tensors) {
-    parameters.push_back(mx::astype(std::exchange(tensor, mx::array(0.0f)), mx::float32));
+    parameters.push_back(cast({std::exchange(tensor, mx::array(0.0f))}, mx::float32).front());
     parameters.back().eval();
   }
   checkpoint.tensors.clear();
