@@ -161,11 +161,47 @@ TEST_F(TrainOptionsTest, UnknownFlagsAndKeysAreRefused) {
   EXPECT_THAT(yaml_error("just text\n"), HasSubstr("keys with values"));
 }
 
+TEST_F(TrainOptionsTest, AdaptersAreAskedForAsInMlxLm) {
+  yaml(
+      "fine_tune_type: lora\nnum_layers: 4\n"
+      "lora_parameters: {rank: 4, scale: 10.0, dropout: 0.1, keys: [self_attn.q_proj, v_proj]}\n");
+  LoraOptions lora = parse({}, true).lora;
+  EXPECT_EQ(lora.rank, 4);
+  EXPECT_EQ(lora.scale, 10.0);
+  EXPECT_EQ(lora.dropout, 0.1);
+  EXPECT_EQ(lora.num_layers, 4);
+  EXPECT_EQ(lora.keys, (std::vector<std::string>{"self_attn.q_proj", "v_proj"}));
+  lora = parse({"--lora-alpha", "16", "--rslora", "--lora-keys", "o_proj,lm_head", "--num-layers", "all"}, true).lora;
+  EXPECT_FALSE(lora.scale) << "a flag takes the place of its other in the file";
+  EXPECT_EQ(lora.alpha, 16.0);
+  EXPECT_TRUE(lora.rslora);
+  EXPECT_EQ(lora.num_layers, -1);
+  EXPECT_EQ(lora.keys, (std::vector<std::string>{"o_proj", "lm_head"}));
+  const TrainOptions dora = parse({"--fine-tune-type", "dora", "--resume-adapter-file", "a/adapter_model.safetensors"});
+  EXPECT_EQ(dora.fine_tune, FineTune::dora);
+  EXPECT_EQ(dora.lora.start, "a");
+  const auto lora_error = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"--fine-tune-type", "lora"});
+    return error_of(arguments);
+  };
+  EXPECT_THAT(error_of({"--lora-rank", "4"}), HasSubstr("--lora-rank: counts for an adapter alone"));
+  EXPECT_THAT(lora_error({"--lora-scale", "1", "--lora-alpha", "2"}), HasSubstr("scale and alpha are both given"));
+  EXPECT_THAT(lora_error({"--lora-rank", "0"}), HasSubstr("--lora-rank: 0 is less than 1"));
+  EXPECT_THAT(lora_error({"--lora-dropout", "1"}), HasSubstr("less than 1 is needed"));
+  EXPECT_THAT(lora_error({"--lora-keys", "q_proj,,v_proj"}), HasSubstr("--lora-keys: names"));
+  EXPECT_THAT(lora_error({"--num-layers", "0"}), HasSubstr("0 layers are none"));
+  EXPECT_THAT(lora_error({"--adapter", "a", "--lora-rank", "4"}), HasSubstr("has settings of its own"));
+  EXPECT_THAT(lora_error({"--resume-adapter-file", "a.npz"}), HasSubstr("adapter_model.safetensors is expected"));
+  EXPECT_THAT(yaml_error("fine_tune_type: lora\nlora_parameters: {rank: 8, r: 8}\n"),
+              HasSubstr(":2: lora_parameters: r: unknown key"));
+}
+
 TEST_F(TrainOptionsTest, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_THAT(error_of({"--fine-tune-type", "all"}), HasSubstr("not one of full, lora, dora"));
   EXPECT_THAT(error_of({"--adapter-path", "x"}), HasSubstr("--adapter-path: an adapter is written to output"));
-  EXPECT_THAT(error_of({"--num-layers", "16"}), HasSubstr("every layer is trained"));
-  EXPECT_THAT(yaml_error("seed: 1\nlora_parameters: {rank: 8}\n"), HasSubstr(":2: lora_parameters: counts for an adapter alone"));
+  EXPECT_THAT(error_of({"--num-layers", "16"}), HasSubstr("trains every layer"));
+  EXPECT_THAT(yaml_error("seed: 1\nlora_parameters: {rank: 8}\n"),
+              HasSubstr(":2: lora_parameters: counts for an adapter alone"));
   EXPECT_THAT(error_of({"--optimizer", "muon"}), HasSubstr("not one of adamw, adam, sgd"));
   EXPECT_EQ(error_of({"--num-layers", "-1"}), "none");
 }

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "conform/adapter_case.h"
 #include "conform/golden_case.h"
 #include "conform/parts.h"
 #include "model/safetensors.h"
@@ -158,6 +159,90 @@ TEST_F(Conform, MalformedCasesAreNamed) {
   EXPECT_THAT(error(), HasSubstr("model.safetensors"));
   fs::remove_all(folder_);
   EXPECT_THAT(error(), HasSubstr("not a directory"));
+}
+
+// A golden adapter, with its base where the case looks for it.
+class ConformAdapter : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::remove_all(folder_);
+    const fs::path tests = fs::path(TRUNKLINE_SOURCE_DIR) / "tests";
+    fs::create_directories(folder_ / "golden");
+    fs::create_directories(folder_ / "golden-lora");
+    fs::copy(tests / "golden/qwen3-untied", folder_ / "golden/qwen3-untied", fs::copy_options::recursive);
+    fs::copy(tests / "golden-lora/lora-qwen3", path(), fs::copy_options::recursive);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path path() const { return folder_ / "golden-lora/case"; }
+
+  std::set<std::string> failing() const {
+    std::set<std::string> names;
+    for (const PartResult& result : run_parts(read_adapter_case(path()))) {
+      if (!result.ok) names.insert(result.part);
+    }
+    return names;
+  }
+  std::string error() const {
+    try {
+      run_parts(read_adapter_case(path()));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+  // Adds `amount` to every entry of the file's tensor `name`.
+  void shift(const std::string& file, const std::string& name, float amount) const {
+    std::vector<NamedTensor> tensors;
+    {
+      const SafetensorsFile old(path() / file);
+      for (const auto& [key, entry] : old.tensors()) {
+        const mx::array value = old.load(key);
+        tensors.push_back({key, key == name ? value + mx::array(amount) : value, value.dtype()});
+      }
+    }
+    write_safetensors(path() / file, tensors);
+  }
+
+  fs::path folder_ = fs::temp_directory_path() / (std::string("trunkline_conform_") +
+                                                  ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(ConformAdapter, EachPartFailsAlone) {
+  EXPECT_EQ(failing(), Names{});
+  shift("forward.safetensors", "logits", 2e-4f);
+  EXPECT_EQ(failing(), Names{"logits"});
+  SetUp();
+  shift("after.safetensors", "merged_logits", 2e-4f);
+  EXPECT_EQ(failing(), Names{"merged logits"});
+  SetUp();
+  shift("after.safetensors", "logits", std::nanf(""));
+  EXPECT_EQ(failing(), Names{"logits after"});
+  SetUp();
+  shift("grads.safetensors", "base_model.model.model.layers.2.mlp.gate_proj.lora_B.default.weight", 1e-3f);
+  EXPECT_EQ(failing(), (Names{"gradients", "gradients layer by layer"}));
+  SetUp();
+  shift("after/adapter_model.safetensors", "base_model.model.model.layers.2.mlp.gate_proj.lora_B.weight", 1e-4f);
+  EXPECT_THAT(failing(), ::testing::Contains("adapter after adamw"));
+  SetUp();
+  json values = json::parse(read_file(path() / "case.json"));
+  values["losses"][2] = values["losses"][2].get<double>() * 1.001;
+  values["trainable"] = 4031;
+  write_file(path() / "case.json", values.dump());
+  EXPECT_EQ(failing(), (Names{"losses along adamw", "trained parameters"}));
+}
+
+TEST_F(ConformAdapter, MalformedCasesAreNamed) {
+  fs::remove(path() / "grads.safetensors");
+  EXPECT_THAT(error(), HasSubstr("grads.safetensors"));
+  SetUp();
+  fs::remove_all(folder_ / "golden");
+  EXPECT_THAT(error(), HasSubstr("golden/qwen3-untied: not a directory"));
+  SetUp();
+  write_file(path() / "before/adapter_model.safetensors", "short");
+  EXPECT_THAT(error(), HasSubstr("adapter_model.safetensors: damaged"));
+  SetUp();
+  write_file(path() / "case.json", "{}");
+  EXPECT_THAT(error(), HasSubstr("case.json"));
 }
 
 TEST(ReadRun, UnderstandsItsSentences) {

@@ -1,0 +1,107 @@
+// What a run trains; and gradients through a packed base, which are those of the base unpacked.
+#include "train/fine_tune.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "model/packed_model_test.h"
+#include "train/layerwise.h"
+#include "train/loss.h"
+
+namespace trunkline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing_model::golden_model;
+using testing_model::TestFolder;
+using testing_model::write_packed;
+
+Batch batch_of_tokens() {
+  std::vector<int32_t> ids, positions, targets;
+  for (int i = 0; i < 22; ++i) {
+    ids.push_back((7 * i + 3) % 100 + 1);
+    positions.push_back(i);
+    targets.push_back((5 * i + 2) % 100 + 1);
+  }
+  return {.ids = mx::array(ids.begin(), {2, 11}, mx::int32),
+          .positions = mx::array(positions.begin(), {22}, mx::int32),
+          .targets = mx::array(targets.begin(), {22}, mx::int32),
+          .target_count = 22,
+          .places = mx::arange(11, mx::int32)};
+}
+
+TEST(FineTune, GradientsThroughAPackedBaseAreThoseOfWhatItUnpacksTo) {
+  for (const auto& [type, keys] : {std::pair(FineTune::lora, std::vector<std::string>{}),
+                                   {FineTune::dora, {"q_proj", "up_proj", "embed_tokens", "lm_head"}}}) {
+    for (const char* name : {"qwen3-tied", "qwen3-untied"}) {
+      const TestFolder folder;
+      write_packed(folder, name, 8);
+      const Checkpoint packed = load_checkpoint(folder / "packed"), plain = load_checkpoint(folder / "plain");
+      TrainOptions options;
+      options.fine_tune = type;
+      options.lora.keys = keys;
+      options.lora.num_layers = -1;
+      Adapter adapter = *adapter_to_train(options, plain);
+      for (mx::array& tensor : adapter.tensors) tensor = tensor + mx::full(tensor.shape(), 0.01f);
+      const auto joined = [&](const Checkpoint& base) {
+        Parameters all = cast(base.tensors, mx::float32);
+        all.insert(all.end(), adapter.tensors.begin(), adapter.tensors.end());
+        return all;
+      };
+      const Decoder decoder(packed.shape, adapter.shape), unpacked(plain.shape, adapter.shape);
+      const Parameters parameters = joined(packed), others = joined(plain);
+      const Trained trained = trained_tensors(decoder);
+      ASSERT_EQ(trained.tensors().size(), adapter.tensors.size());
+      const Batch batch = batch_of_tokens();
+      const LossAndGradients expected = loss_and_gradients(unpacked, others, trained_tensors(unpacked), batch);
+      const LossAndGradients whole = loss_and_gradients(decoder, parameters, trained, batch);
+      std::map<size_t, mx::array> found;
+      LayerwisePass pass(decoder, parameters, trained, batch, {3, 4, 5, 1000});
+      pass.forward();
+      pass.backward([&](const Piece& piece, const std::vector<mx::array>& gradients) {
+        for (size_t i = 0; i < gradients.size(); ++i) found.emplace(piece.rows[i].tensor, gradients[i]);
+      });
+      for (size_t i = 0; i < trained.tensors().size(); ++i) {
+        const float largest = mx::max(mx::abs(expected.gradients[i])).item<float>();
+        for (const mx::array& gradient : {whole.gradients[i], found.at(trained.tensors()[i])}) {
+          EXPECT_LT(mx::max(mx::abs(gradient - expected.gradients[i])).item<float>(), 1e-4f * largest)
+              << name << " " << adapter.layout[i].name;
+        }
+      }
+    }
+  }
+}
+
+TEST(FineTune, APackedBaseIsNotTrainedItself) {
+  const TestFolder folder;
+  write_packed(folder, "qwen3-tied", 4);
+  try {
+    adapter_to_train({}, load_checkpoint(folder / "packed"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("quantized and cannot be trained"));
+  }
+}
+
+TEST(FineTune, TheLastLayersAndWhatIsOutsideOfLayers) {
+  const ModelShape shape = load_checkpoint(golden_model("qwen3-untied")).shape;
+  TrainOptions options;
+  options.fine_tune = FineTune::lora;
+  options.lora.num_layers = 1;
+  EXPECT_THAT(*adapter_config(options, shape).layers, ElementsAre(2));
+  options.lora.keys = {"q_proj", "embed_tokens"};
+  const AdapterConfig named = adapter_config(options, shape);
+  EXPECT_FALSE(named.layers);
+  EXPECT_THAT(named.targets.list, ElementsAre("model.embed_tokens", "model.layers.2.self_attn.q_proj"));
+  options.lora.rslora = true;
+  options.lora.rank = 4;
+  EXPECT_EQ(adapter_config(options, shape).alpha, 40.0);
+  options.lora.num_layers = 4;
+  EXPECT_THROW(adapter_config(options, shape), Error);
+}
+
+}  // namespace
+}  // namespace trunkline
