@@ -27,7 +27,7 @@ struct Checkpoint {
   std::vector<mx::Dtype> dtypes;      // parallel to layout: those dtypes, for when `tensors` has been let go
   std::vector<std::string> warnings;  // an untied-looking head beside a tied config, say
   // Top-level keys of config.json that saving sets (to a value as JSON spells it) or takes out.
-  std::vector<std::pair<std::string, std::optional<std::string>>> config_edits = {};
+  std::vector<std::pair<std::string, std::optional<std::string>>> config_edits;
 };
 
 // Loads every tensor. Throws Error(input) naming the file and the tensor that is missing, unknown, of the wrong shape

@@ -234,7 +234,6 @@ TEST_F(ModelShapeTest, RefusesByNameWhatItDoesNotCompute) {
            {with(llama(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor: 0.5"},
            {with(llama(), {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}), "rope_parameters.partial_rotary"},
            {with(llama(), {{"quantization_config", {{"bits", 4}}}}), "quantization_config"},
-           {with(llama(), {{"quantization", {{"bits", 4}}}}), "quantization.group_size"},
            {with(llama(), {{"quantization", {{"bits", 3}, {"group_size", 64}}}}), "quantization.bits"},
            {with(llama(), {{"quantization", {{"bits", 4}, {"group_size", 48}}}}), "quantization.group_size"},
            {with(llama(), {{"quantization", {{"bits", 4}, {"group_size", 32}, {"mode", "mxfp4"}}}}),
