@@ -281,6 +281,7 @@ TEST_F(ModelShapeTest, BadValuesAreNamed) {
            {with(llama(), {{"eos_token_id", {2, "x"}}}), "eos_token_id"},
            {with(llama(), {{"rope_theta", 0}}), "rope_theta: 0 is not positive"},
            {with(llama(), {{"rope_parameters", 5}}), "rope_parameters is not a JSON object"},
+           {with(llama(), {{"quantization", {{"bits", 4}}}}), "quantization.group_size is missing"},
            {with(llama(), {{"rope_scaling", {{"type", "linear"}}}}), "rope_scaling.factor is missing"},
            {with(llama(), {{"rope_scaling", {{"type", "yarn"}}}}), "rope_scaling.factor is missing"},
            {with(llama(), {{"rope_scaling", {{"type", "llama3"}, {"factor", 8}}}}), "low_freq_factor is missing"},

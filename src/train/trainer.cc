@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/directory_lock.h"
 #include "base/fail.h"
 #include "base/interrupt.h"
 #include "base/settings.h"
@@ -16,7 +17,6 @@
 #include "train/facts.h"
 #include "train/fine_tune.h"
 #include "train/output.h"
-#include "train/output_lock.h"
 #include "train/progress.h"
 #include "train/resume.h"
 #include "train/run_data.h"
@@ -105,7 +105,7 @@ class Trainer {
 
   void take_output() {
     check_output(options_.output, options_.resume);
-    output_.emplace(options_.output);
+    output_.emplace(options_.output, "--output");
     check_output(options_.output, options_.resume);  // the run that had it may have come to its end just now
   }
 
@@ -417,8 +417,8 @@ class Trainer {
   std::optional<Optimizer> optimizer_;
   std::optional<Shards> shards_;  // with several ranks that share the optimizer
   std::optional<ShardedWeights> sharded_;
-  std::optional<OutputLock> output_;    // rank 0's
-  std::optional<SnapshotStore> store_;  // rank 0's
+  std::optional<DirectoryLock> output_;  // rank 0's
+  std::optional<SnapshotStore> store_;   // rank 0's
   std::optional<Progress> progress_;
   std::vector<Fact> adapter_facts_;
   std::vector<std::string> warnings_, notes_;

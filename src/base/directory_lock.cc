@@ -1,7 +1,8 @@
-#include "train/output_lock.h"
+#include "base/directory_lock.h"
 
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -35,16 +36,16 @@ bool is_there(int fd, const fs::path& path) {
 
 }  // namespace
 
-OutputLock::OutputLock(fs::path output) : output_(std::move(output)) {
-  made_ = fs::create_directories(output_);
-  const fs::path path = output_ / ".lock";
+DirectoryLock::DirectoryLock(fs::path directory, const char* option) : directory_(std::move(directory)) {
+  made_ = fs::create_directories(directory_);
+  const fs::path path = directory_ / ".lock";
   do {
     file_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (!file_) fail_errno("open {}", path.string());
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;
     if (errno != EWOULDBLOCK) fail_errno("cannot lock {}, by which runs keep out of each other's way", path.string());
-    fail(ErrorKind::input, "--output: {} is in use by another run, {}: wait for its end, or name another directory",
-         output_.string(), text_of(file_.get()));
+    fail(ErrorKind::input, "{}: {} is in use by another run, {}: wait for its end, or name another directory", option,
+         directory_.string(), text_of(file_.get()));
   } while (!is_there(file_.get(), path));
   const std::string text = this_process();
   if (::ftruncate(file_.get(), 0) != 0 ||
@@ -53,11 +54,11 @@ OutputLock::OutputLock(fs::path output) : output_(std::move(output)) {
   }
 }
 
-OutputLock::~OutputLock() {
+DirectoryLock::~DirectoryLock() {
   std::error_code ignored;
-  fs::remove(output_ / ".lock", ignored);  // while it is locked: nobody else holds this very file
+  fs::remove(directory_ / ".lock", ignored);  // while it is locked: nobody else holds this very file
   file_.reset();
-  if (made_) fs::remove(output_, ignored);  // if it is empty
+  if (made_) fs::remove(directory_, ignored);  // if it is empty
 }
 
 }  // namespace trunkline

@@ -1,4 +1,4 @@
-#include "train/output_lock.h"
+#include "base/directory_lock.h"
 
 #include <gmock/gmock.h>
 
@@ -14,12 +14,12 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class OutputLockTest : public ::testing::Test {
+class DirectoryLockTest : public ::testing::Test {
  protected:
-  ~OutputLockTest() override { fs::remove_all(folder_); }
+  ~DirectoryLockTest() override { fs::remove_all(folder_); }
   std::string refusal() const {
     try {
-      const OutputLock lock(output_);
+      const DirectoryLock lock(output_, "--output");
       return "none";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::input);
@@ -27,12 +27,13 @@ class OutputLockTest : public ::testing::Test {
     }
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / fmt::format("trunkline-output-lock-{}", ::getpid());
+  const fs::path folder_ = fs::temp_directory_path() / fmt::format("trunkline-directory-lock-{}", ::getpid());
   const fs::path output_ = folder_ / "out";
 };
 
-TEST_F(OutputLockTest, OneHasItAtATime) {
-  std::optional<OutputLock> first(output_);
+TEST_F(DirectoryLockTest, OneHasItAtATime) {
+  std::optional<DirectoryLock> first;
+  first.emplace(output_, "--output");
   EXPECT_THAT(refusal(),
               AllOf(HasSubstr(output_.string() + " is in use"), HasSubstr(fmt::format("process {} on ", ::getpid()))));
   EXPECT_TRUE(fs::exists(output_ / ".lock"));  // the refused one took nothing away
@@ -41,21 +42,21 @@ TEST_F(OutputLockTest, OneHasItAtATime) {
   EXPECT_EQ(refusal(), "none");
 }
 
-TEST_F(OutputLockTest, WhatWasPutThereStays) {
+TEST_F(DirectoryLockTest, WhatWasPutThereStays) {
   {
-    const OutputLock lock(output_);
+    const DirectoryLock lock(output_, "--output");
     write_file(output_ / "settings.yaml", "seed: 1\n");
   }
   EXPECT_TRUE(fs::exists(output_ / "settings.yaml"));
   EXPECT_FALSE(fs::exists(output_ / ".lock"));
 }
 
-TEST_F(OutputLockTest, AKilledRunsFileIsNoLock) {
+TEST_F(DirectoryLockTest, AKilledRunsFileIsNoLock) {
   fs::create_directories(output_);
   write_file(output_ / ".lock",
              "process 1 on a host that is gone, with a longer name than this one has, to be sure of it");
   {
-    const OutputLock lock(output_);
+    const DirectoryLock lock(output_, "--output");
     EXPECT_THAT(refusal(), HasSubstr(fmt::format("another run, process {} on ", ::getpid())));
   }
   EXPECT_TRUE(fs::exists(output_));  // it was there before

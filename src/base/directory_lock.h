@@ -1,0 +1,27 @@
+// One process at a time in a directory.
+#pragma once
+
+#include <filesystem>
+
+#include "base/fd.h"
+
+namespace trunkline {
+
+// While one lives, nobody else gets the directory. It is a lock on the file .lock in it, which names the process and
+// its host and is removed at the end; a killed process leaves the file and not the lock. The directory is made if need
+// be, and goes again if nothing was put into it.
+class DirectoryLock {
+ public:
+  // `option`: what the directory was given by, for messages. Throws Error(input) naming who has it.
+  DirectoryLock(std::filesystem::path directory, const char* option);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  std::filesystem::path directory_;
+  bool made_ = false;  // here
+  Fd file_;
+};
+
+}  // namespace trunkline
