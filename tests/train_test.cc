@@ -296,6 +296,41 @@ TEST_F(TrainTest, ASharedOptimizerClips) {
   EXPECT_NEAR(metrics("shared").back().value("grad_norm", 0.0), metrics("all").back().value("grad_norm", 0.0), 1e-9);
 }
 
+// The model is computed in bf16 and trained in f32: near the f32 run, and what is saved and gone on from is in full.
+TEST_F(TrainTest, Bf16HasMastersInF32) {
+  const std::vector<std::string> common = {"--learning-rate", "1e-3", "--batch-size", "4", "--save-dtype", "float32"};
+  const auto six = with(common, {"--iters", "6"}), three = with(common, {"--iters", "3"});
+  const auto bf16 = [](const std::vector<std::string>& options) { return with(options, {"--dtype", "bfloat16"}); };
+  ASSERT_EQ(run(train(six, "f32")).code, 0);
+  const Ended whole = run(train(bf16(six), "bf16"));
+  ASSERT_EQ(whole.code, 0) << whole.error;
+  EXPECT_NEAR(metrics("bf16").back().value("val_loss", 0.0), metrics("f32").back().value("val_loss", 1.0), 0.02);
+  EXPECT_GT(largest_difference("f32", "bf16"), 1e-7);
+  EXPECT_LT(largest_difference("f32", "bf16"), 0.02);
+  ASSERT_EQ(run(train(bf16(three), "resumed")).code, 0);
+  EXPECT_NE(run(train(with(six, {"--resume"}), "resumed")).code, 0);  // it was another arithmetic
+  ASSERT_EQ(run(train(with(bf16(six), {"--resume"}), "resumed")).code, 0);
+  EXPECT_EQ(weights("resumed"), weights("bf16"));
+  ASSERT_EQ(run(train(bf16(six), "all", 2)).code, 0);
+  const Ended shared = run(train(with(bf16(six), {"--shard-optimizer"}), "shared", 2));
+  ASSERT_EQ(shared.code, 0) << shared.error;
+  EXPECT_EQ(weights("shared"), weights("all"));
+  ASSERT_EQ(run(train(with(bf16(six), {"--whole-graph"}), "graph")).code, 0);
+  EXPECT_LT(largest_difference("graph", "bf16"), 0.02);
+}
+
+// Steps too small for a weight's last digit are lost without masters, and are not with them.
+TEST_F(TrainTest, PureBf16LosesSmallSteps) {
+  const std::vector<std::string> small = {"--iters", "2",       "--optimizer", "sgd",          "--learning-rate",
+                                          "1e-6",    "--dtype", "bfloat16",    "--save-dtype", "float32"};
+  ASSERT_EQ(run(train(small, "masters")).code, 0);
+  ASSERT_EQ(run(train(with(small, {"--pure-bf16"}), "pure")).code, 0);
+  ASSERT_EQ(run(train(with(small, {"--iters", "4"}), "masters-more")).code, 0);
+  ASSERT_EQ(run(train(with(small, {"--pure-bf16", "--iters", "4"}), "pure-more")).code, 0);
+  EXPECT_GT(largest_difference("masters", "masters-more"), 0.0);
+  EXPECT_LT(largest_difference("pure", "pure-more"), 0.1 * largest_difference("masters", "masters-more"));
+}
+
 TEST_F(TrainTest, TheWholeGraphIsTheSameTraining) {
   const auto sgd = with(kSgd, {"--iters", "6", "--batch-size", "6"});
   ASSERT_EQ(run(train(sgd, "layers", 2)).code, 0);

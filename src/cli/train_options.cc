@@ -40,7 +40,7 @@ std::optional<Dtype> weight_dtype(const OptionSource& source) {
   source.refuse(fmt::format("\"{}\" is not one of float32, bfloat16, float16", source.text()));
 }
 
-Dtype wire_dtype(const OptionSource& source) {
+Dtype f32_or_bf16(const OptionSource& source) {
   const std::optional<Dtype> dtype = dtype_from_name(source.text());
   if (dtype == Dtype::f32 || dtype == Dtype::bf16) return *dtype;
   source.refuse(fmt::format("\"{}\" is not one of float32, bfloat16", source.text()));
@@ -142,8 +142,13 @@ const std::vector<Option>& all_options() {
        [](Draft& d, S s) {
          d.options.sync = s.one_of({"overlap", "after"}) == "after" ? Sync::after : Sync::overlap;
        }},
+      {"dtype", "DTYPE",
+       "What the model is computed in: float32, the default, or bfloat16 with f32 masters of the weights",
+       [](Draft& d, S s) { d.options.dtype = f32_or_bf16(s); }},
+      {"pure_bf16", "", "With --dtype bfloat16: no masters; updates smaller than a weight's last digit are lost",
+       [](Draft& d, S s) { d.options.pure_bf16 = s.boolean(); }},
       {"wire_dtype", "DTYPE", "As what gradients travel between ranks: float32, the default, or bfloat16",
-       [](Draft& d, S s) { d.options.wire_dtype = wire_dtype(s); }},
+       [](Draft& d, S s) { d.options.wire_dtype = f32_or_bf16(s); }},
       {"shard_optimizer", "",
        "Each rank updates a part of every tensor, and has the optimizer's state of that part alone",
        [](Draft& d, S s) { d.options.shard_optimizer = s.boolean(); }},
@@ -392,6 +397,12 @@ TrainOptions TrainOptionParser::options() const {
   }
   if (options.whole_graph && options.wire_dtype != Dtype::f32) {
     fail(ErrorKind::input, "--wire-dtype goes with the layer-wise step, not with --whole-graph");
+  }
+  if (options.pure_bf16 && options.dtype != Dtype::bf16) {
+    fail(ErrorKind::input, "--pure-bf16 goes with --dtype bfloat16");
+  }
+  if (options.pure_bf16 && options.shard_optimizer) {
+    fail(ErrorKind::input, "--shard-optimizer keeps f32 masters: leave out --pure-bf16");
   }
   if (options.whole_graph && options.shard_optimizer) {
     fail(ErrorKind::input, "--shard-optimizer goes with the layer-wise step, not with --whole-graph");

@@ -100,6 +100,12 @@ TEST_F(TrainOptionsTest, HowAStepIsComputed) {
   EXPECT_EQ(parse({"--wire-dtype", "bf16"}).wire_dtype, Dtype::bf16);
   EXPECT_THAT(error_of({"--wire-dtype", "float16"}), HasSubstr("not one of float32, bfloat16"));
   EXPECT_THAT(error_of({"--wire-dtype", "bf16", "--whole-graph"}), HasSubstr("--whole-graph"));
+  EXPECT_EQ(parse({}).dtype, Dtype::f32);
+  EXPECT_EQ(parse({"--dtype", "bfloat16"}).dtype, Dtype::bf16);
+  EXPECT_TRUE(parse({"--dtype", "bfloat16", "--pure-bf16"}).pure_bf16);
+  EXPECT_THAT(error_of({"--dtype", "float16"}), HasSubstr("not one of float32, bfloat16"));
+  EXPECT_THAT(error_of({"--pure-bf16"}), HasSubstr("--dtype bfloat16"));
+  EXPECT_THAT(error_of({"--dtype", "bf16", "--pure-bf16", "--shard-optimizer"}), HasSubstr("masters"));
   EXPECT_THAT(error_of({"--token-block", "-1"}), HasSubstr("--token-block"));
 }
 

@@ -48,7 +48,7 @@ mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, c
 AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
                                                  const mx::array& values, const mx::array& d, const mx::array& dots,
                                                  const AttentionMask& mask, int block, Pacer& pacer);
-// The dots of some tokens' results and cotangents.
+// The dots of some tokens' results and cotangents; zeros where they are not looked at (fused_here).
 mx::array attention_dots(const mx::array& result, const mx::array& d);
 
 }  // namespace trunkline

@@ -142,6 +142,8 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"vocab_slice", text(o.vocab_slice), Scope::run},
       {"recompute", text(recompute_name(o.recompute)), Scope::pace},
       {"sync", text(o.sync == Sync::overlap ? "overlap" : "after"), Scope::pace},
+      {"dtype", text(name_of(o.dtype)), Scope::run},
+      {"pure_bf16", text(o.pure_bf16), Scope::run},
       {"wire_dtype", text(name_of(o.wire_dtype)), Scope::run},
       {"shard_optimizer", text(o.shard_optimizer), Scope::pace},
       {"hold_gradients", text(o.hold_gradients), Scope::pace},

@@ -48,6 +48,9 @@ Sums compute_whole(const StepContext& context, int64_t number, std::span<const M
                                                 batch_of(context, number, micro_batch));
     sums.loss += loss.item<float>();
     if (!std::isfinite(sums.loss)) return sums;
+    for (mx::array& gradient : gradients) {
+      gradient = mx::astype(std::exchange(gradient, mx::array(0.0f)), mx::float32);
+    }
     if (sums.gradients.empty()) {
       sums.gradients = std::move(gradients);
     } else {
@@ -59,7 +62,8 @@ Sums compute_whole(const StepContext& context, int64_t number, std::span<const M
     mx::eval(sums.gradients);
   }
   if (sums.gradients.empty()) {
-    for (const size_t i : context.trained.tensors()) sums.gradients.push_back(mx::zeros_like(context.parameters[i]));
+    for (const size_t i : context.trained.tensors())
+      sums.gradients.push_back(mx::zeros(context.parameters[i].shape(), mx::float32));
   }
   return sums;
 }

@@ -56,6 +56,7 @@ class Trainer {
     if (options_.shard_optimizer && group_.size() > 1) share_optimizer();
     if (options_.resume) go_on();
     if (shards_) sharded_.emplace(group_, *shards_, parameters_);
+    take_dtype();
     announce();
     const InterruptWatch interrupts;
     const bool interrupted = loop(interrupts);
@@ -98,6 +99,7 @@ class Trainer {
     schedule_.emplace(options_.schedule);
     trained_ = trained_tensors(*decoder_);
     optimizer_.emplace(options_.optimizer, decoder_->layout(), trained_);
+    if (has_masters()) optimizer_->keep_masters(parameters_);
     timeline_.emplace(!options_.trace.empty());
     if (leads()) store_.emplace(options_.output, trained_.of(decoder_->layout()), options_.keep);
     if (adapter_) adapter_facts_ = {fact_of(adapter_->shape), fact_of_frozen(parameters_, trained_)};
@@ -293,6 +295,29 @@ class Trainer {
     optimizer_.emplace(options_.optimizer, layout, Trained::all(layout.size()));
   }
 
+  bool has_masters() const { return options_.dtype != Dtype::f32 && !options_.pure_bf16; }
+
+  // From here on the model is computed in the dtype asked for. What is trained goes on in f32: the optimizer's masters,
+  // or this rank's parts of them.
+  void take_dtype() {
+    if (options_.dtype == Dtype::f32) return;
+    if (has_masters() && !shards_) optimizer_->keep_masters(parameters_);
+    parameters_ = cast(std::exchange(parameters_, {}), mx::bfloat16);
+    mx::eval(parameters_);
+  }
+
+  // The weights in f32. Where a shared optimizer has the masters, they are rank 0's alone; all ranks call.
+  Parameters full_weights() {
+    if (options_.dtype == Dtype::f32) return parameters_;
+    Parameters weights = cast(optimizer_->weights(parameters_), mx::float32);
+    if (!sharded_) return weights;
+    const Parameters whole = gather_parts(group_, *shards_, sharded_->own());
+    for (const size_t i : trained_.tensors()) {
+      if (leads()) weights[i] = whole[i];
+    }
+    return weights;
+  }
+
   // Before weights are read but by a step, which does so itself.
   void gather_weights() {
     if (!sharded_) return;
@@ -349,7 +374,7 @@ class Trainer {
   }
 
   void save() {
-    const Parameters weights = trained_.of(parameters_);
+    const Parameters weights = trained_.of(full_weights());
     if (const auto bad = first_not_finite(weights)) {
       fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", state_.step,
            trained_.of(decoder_->layout())[*bad].name, last_good());
@@ -375,30 +400,32 @@ class Trainer {
   }
 
   void finish() {
+    Parameters weights = full_weights();
     optimizer_.reset();
     sharded_.reset();
-    if (options_.load_best_model_at_end) take_best();
+    if (options_.load_best_model_at_end) take_best(weights);
     together(group_, [&] {
       if (!leads()) return;
       if (adapter_) {
-        save_trained_adapter(*adapter_, trained_.of(parameters_), checkpoint_, options_.output, options_.save_dtype);
+        save_trained_adapter(*adapter_, trained_.of(weights), checkpoint_, options_.output, options_.save_dtype);
       } else {
-        save_model(checkpoint_, parameters_, options_.output, options_.save_dtype);
+        save_model(checkpoint_, weights, options_.output, options_.save_dtype);
       }
     });
     progress_->say(fmt::format("saved the {} to {}; reload equal: all {} tensors", adapter_ ? "adapter" : "model",
                                options_.output.string(), trained_.tensors().size()));
+    parameters_ = options_.dtype == Dtype::f32 ? std::move(weights) : cast(weights, mx::bfloat16);
     if (data_.test) measure("test", *data_.test, options_.test_batches);
   }
 
   // The weights become those of the best validation.
-  void take_best() {
+  void take_best(Parameters& weights) {
     if (!best_saved_) {
       progress_->say("the model is that of the last step: there is no checkpoint of the best validation");
       return;
     }
     if (state_.best.step != state_.step) {
-      load_weights(group_, store_ ? &*store_ : nullptr, state_.best.step, parameters_, trained_);
+      load_weights(group_, store_ ? &*store_ : nullptr, state_.best.step, weights, trained_);
     }
     progress_->say(fmt::format("the model is that of step {}, whose validation loss, {:.4f}, was the best",
                                state_.best.step, *state_.best.loss));
