@@ -86,6 +86,23 @@ TEST_F(AdapterTest, DropoutAndUpdateDoNotDependOnHowRowsAreCut) {
   }
 }
 
+// Base and adapter are computed in bf16; the adapter is trained and saved in f32, and packed rows are what they were.
+TEST_F(AdapterTest, IsTrainedThroughMastersInBf16) {
+  for (const char* type : {"lora", "dora"}) {
+    SCOPED_TRACE(type);
+    const std::string name = type;
+    const Arguments settings = with(kSgd, {"--fine-tune-type", type, "--batch-size", "6", "--iters", "2", "--lora-keys",
+                                           "q_proj,o_proj,up_proj,down_proj,embed_tokens,lm_head"});
+    ASSERT_EQ(run(train(settings, name + "f32")).code, 0);
+    const Ended bf16 = run(train(with(settings, {"--dtype", "bfloat16"}), name + "bf16"));
+    ASSERT_EQ(bf16.code, 0) << bf16.error;
+    EXPECT_GT(furthest(name + "f32", name + "bf16"), 1e-7);
+    EXPECT_LT(furthest(name + "f32", name + "bf16"), 2e-2);
+    const Ended packed = run(train(with(settings, {"--dtype", "bfloat16", "--packing"}), name + "packed"));
+    EXPECT_EQ(packed.code, 0) << packed.error;
+  }
+}
+
 TEST_F(AdapterTest, AResumedRunIsTheRunThatWasNeverStopped) {
   const Arguments settings = {"--fine-tune-type", "dora", "--iters",      "60", "--batch-size",     "3",
                               "--learning-rate",  "0.01", "--lora-rank",  "2",  "--save-every",     "30",
