@@ -19,10 +19,13 @@
 #include "model/backend.h"
 #include "train/layerwise.h"
 #include "train/loss.h"
+#include "train/random_model.h"
 #include "train/update.h"
 
 namespace trunkline {
 namespace {
+
+constexpr uint64_t kWeightsSeed = 1, kRowsSeed = 2;
 
 struct Options {
   std::string config, optimizer = "sgd", dtype = "float32", recompute = "auto";
@@ -34,35 +37,6 @@ struct Options {
 
 double gib(double bytes) { return bytes / static_cast<double>(int64_t{1} << 30); }
 
-Parameters random_weights(const Decoder& decoder, mx::Dtype dtype) {
-  Parameters parameters;
-  for (const TensorShape& tensor : decoder.layout()) {
-    const mx::Shape shape(tensor.dims.begin(), tensor.dims.end());
-    const mx::array value =
-        shape.size() == 1 ? mx::ones(shape) : mx::multiply(mx::random::normal(shape), mx::array(0.02f));
-    parameters.push_back(mx::astype(value, dtype));
-    parameters.back().eval();
-  }
-  return parameters;
-}
-
-// Every token but the first of a row is a target.
-Batch random_batch(const Options& options, int64_t vocab) {
-  std::vector<int32_t> positions;
-  for (int row = 0; row < options.rows; ++row) {
-    for (int t = 0; t + 1 < options.tokens; ++t) positions.push_back(row * options.tokens + t);
-  }
-  const int count = static_cast<int>(positions.size()), top = static_cast<int>(vocab);
-  mx::array ids = mx::random::randint(0, top, {options.rows, options.tokens}, mx::int32);
-  mx::array targets = mx::random::randint(0, top, {count}, mx::int32);
-  mx::eval(ids, targets);
-  return {.ids = ids,
-          .positions = mx::array(positions.begin(), {count}, mx::int32),
-          .targets = targets,
-          .target_count = count,
-          .places = mx::arange(options.tokens, mx::int32)};
-}
-
 void run(const Options& options) {
   const auto limit = options.memory_limit > 0.0 ? static_cast<int64_t>(options.memory_limit * (int64_t{1} << 30))
                                                 : device_memory() / 5 * 4;
@@ -71,7 +45,7 @@ void run(const Options& options) {
   const mx::Dtype dtype = options.dtype == "bfloat16" ? mx::bfloat16 : mx::float32;
   OptimizerOptions optimizer_options;
   if (options.optimizer == "sgd") optimizer_options = {.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
-  Parameters parameters = random_weights(decoder, dtype);
+  Parameters parameters = random_weights(decoder, dtype, kWeightsSeed);
   const Trained trained = Trained::all(decoder.layout().size());
   Optimizer optimizer(optimizer_options, decoder.layout(), trained);
   if (options.masters) {
@@ -82,7 +56,7 @@ void run(const Options& options) {
     }
     optimizer.keep_masters(weights);
   }
-  const Batch batch = random_batch(options, decoder.shape().vocab);
+  const Batch batch = random_batch(options.rows, options.tokens, decoder.shape().vocab, kRowsSeed);
   const StepSize size{.rows = options.rows,
                       .tokens = options.tokens,
                       .targets = batch.target_count,

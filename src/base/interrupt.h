@@ -1,6 +1,6 @@
 // Ctrl-C (SIGINT) and SIGTERM as a wish: the first one is remembered, to be looked at where stopping is safe; a Ctrl-C
-// after it ends the process. A SIGTERM after a SIGTERM changes nothing: those who send it to all processes of a job send
-// it to a launcher too, which passes it on.
+// after it ends the process. A SIGTERM after a SIGTERM changes nothing: those who send it to all processes of a job
+// send it to a launcher too, which passes it on.
 #pragma once
 
 namespace trunkline {

@@ -4,6 +4,7 @@
 #include "cli/step_work.h"
 #include "model/backend.h"
 #include "train/agreement.h"
+#include "train/random_model.h"
 #include "train/update.h"
 
 namespace trunkline {
@@ -11,37 +12,8 @@ namespace {
 
 constexpr double kUsableShare = 0.8;  // of the memory that this machine's ranks share
 constexpr double kLearningRate = 1e-6;
-
-Parameters random_weights(const Decoder& decoder) {
-  mx::random::seed(7);  // the same on all ranks
-  Parameters parameters;
-  for (const TensorShape& tensor : decoder.layout()) {
-    const mx::Shape shape(tensor.dims.begin(), tensor.dims.end());
-    parameters.push_back(shape.size() == 1 ? mx::ones(shape)
-                                           : mx::multiply(mx::random::normal(shape), mx::array(0.02f)));
-    parameters.back().eval();
-  }
-  return parameters;
-}
-
-// Every token but the first of a row is a target.
-Batch random_batch(const ModelWork& work, int64_t vocab, int rank) {
-  mx::random::seed(static_cast<uint64_t>(rank) + 100);
-  std::vector<int32_t> positions;
-  for (int64_t row = 0; row < work.rows; ++row) {
-    for (int64_t t = 0; t + 1 < work.tokens; ++t) positions.push_back(static_cast<int32_t>(row * work.tokens + t));
-  }
-  const int count = static_cast<int>(positions.size()), top = static_cast<int>(vocab);
-  const int rows = static_cast<int>(work.rows), tokens = static_cast<int>(work.tokens);
-  mx::array ids = mx::random::randint(0, top, {rows, tokens}, mx::int32);
-  mx::array targets = mx::random::randint(0, top, {count}, mx::int32);
-  mx::eval(ids, targets);
-  return {.ids = ids,
-          .positions = mx::array(positions.begin(), {count}, mx::int32),
-          .targets = targets,
-          .target_count = count,
-          .places = mx::arange(tokens, mx::int32)};
-}
+constexpr uint64_t kWeightsSeed = 7;  // the same on all ranks
+constexpr uint64_t kRowsSeed = 100;   // and the rank
 
 class Model final : public StepWork {
  public:
@@ -51,10 +23,11 @@ class Model final : public StepWork {
         timeline_(timeline),
         summed_(summed),
         decoder_(read_model_shape(work.config)),
-        parameters_(random_weights(decoder_)),
+        parameters_(random_weights(decoder_, mx::float32, kWeightsSeed)),
         trained_(Trained::all(parameters_.size())),
         optimizer_({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0}, decoder_.layout(), trained_),
-        batch_(random_batch(work, decoder_.shape().vocab, group.rank())) {
+        batch_(random_batch(static_cast<int>(work.rows), static_cast<int>(work.tokens), decoder_.shape().vocab,
+                            kRowsSeed + static_cast<uint64_t>(group.rank()))) {
     const StepSize size{.rows = work.rows, .tokens = work.tokens, .targets = batch_.target_count};
     const double limit = kUsableShare * static_cast<double>(device_memory()) / group.size();
     blocks_ = choose_blocks(decoder_.shape(), size, static_cast<int64_t>(limit), {}, Recompute::automatic);

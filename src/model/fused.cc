@@ -280,7 +280,7 @@ mx::array causal_softmax_gradient(const mx::array& p, const mx::array& dp, const
 
 mx::array seen_keys(const mx::Shape& scores, const std::vector<int32_t>& first) {
   const auto [key, own] = places(scores[scores.size() - 2], scores.back());
-  const mx::array causal = mx::less_equal(key, own);
+  mx::array causal = mx::less_equal(key, own);
   if (first.empty()) return causal;
   return mx::logical_and(causal, mx::greater_equal(key, first_keys(scores, first)));
 }

@@ -62,8 +62,8 @@ struct TrainOptions {
   // How a step is computed. None of it but blocks and whole_graph enters the weights.
   bool whole_graph = false;
   Sync sync = Sync::overlap;
-  Dtype dtype = Dtype::f32;  // or bf16: what the model is computed in
-  bool pure_bf16 = false;    // no f32 masters: trained weights are bf16 themselves
+  Dtype dtype = Dtype::f32;       // or bf16: what the model is computed in
+  bool pure_bf16 = false;         // no f32 masters: trained weights are bf16 themselves
   Dtype wire_dtype = Dtype::f32;  // or bf16: as what gradients travel; with several ranks it enters the weights
   bool shard_optimizer = false;
   bool hold_gradients = false;

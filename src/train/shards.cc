@@ -106,7 +106,8 @@ ShardedWeights::~ShardedWeights() {
     for (Work& work : piece) {
       try {
         work.wait();
-      } catch (const std::exception&) {  // whoever waited for it has been told, or the job has ended
+      } catch (const std::exception&) {
+        continue;  // whoever waited for it has been told, or the job has ended
       }
     }
   }
