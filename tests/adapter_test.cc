@@ -17,11 +17,6 @@ using ::testing::HasSubstr;
 
 using Arguments = std::vector<std::string>;
 
-Arguments with(Arguments arguments, const Arguments& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 class AdapterTest : public TinyRun {
  protected:
   Adapter adapter(const std::string& out) const { return load_adapter(output(out), load_checkpoint(model())); }

@@ -61,6 +61,12 @@ inline nlohmann::json tiny_config() {
           {"dtype", "float32"}};
 }
 
+// Arguments, and more of them.
+inline std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
 // A folder with a model, data and outputs, and runs of the program on them.
 class TinyRun : public ::testing::Test {
  protected:

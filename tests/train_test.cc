@@ -22,11 +22,6 @@ using TrainTest = TinyRun;
 
 const std::vector<std::string> kSgd = {"--optimizer", "sgd", "--learning-rate", "0.5", "--val-batches", "-1"};
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 TEST_F(TrainTest, TheUpdateDoesNotDependOnHowRowsAreCut) {
   const auto sgd = with(kSgd, {"--iters", "4"});
   const Ended one = run(train(with(sgd, {"--batch-size", "8"}), "one"));
@@ -304,6 +299,7 @@ TEST_F(TrainTest, Bf16HasMastersInF32) {
   ASSERT_EQ(run(train(six, "f32")).code, 0);
   const Ended whole = run(train(bf16(six), "bf16"));
   ASSERT_EQ(whole.code, 0) << whole.error;
+  EXPECT_THAT(whole.output, HasSubstr("in bfloat16 with float32 masters on 1 rank"));
   EXPECT_NEAR(metrics("bf16").back().value("val_loss", 0.0), metrics("f32").back().value("val_loss", 1.0), 0.02);
   EXPECT_GT(largest_difference("f32", "bf16"), 1e-7);
   EXPECT_LT(largest_difference("f32", "bf16"), 0.02);

@@ -16,11 +16,6 @@ using ::testing::Not;
 
 using TrainWatchTest = TinyRun;
 
-std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
 const std::vector<std::string> kSpikes = {"--iters",          "24", "--batch-size", "2",  "--learning-rate", "0.001",
                                           "--skip-window",    "4",  "--save-every", "12", "--val-batches",   "-1",
                                           "--steps-per-eval", "1"};

@@ -122,9 +122,8 @@ void GradientExchange::submit(const Piece& piece, std::vector<mx::array> gradien
   if (group_.size() == 1) return done_(piece, std::move(gradients));
   Job job{piece, {}, {}};
   for (mx::array& gradient : gradients) {
-    mx::array travelling = std::exchange(gradient, mx::array(0.0f));
-    travelling = mx::astype(std::exchange(travelling, mx::array(0.0f)),
-                            options_.wire == Dtype::bf16 ? mx::bfloat16 : mx::float32);
+    mx::array travelling =
+        mx::astype(std::exchange(gradient, mx::array(0.0f)), options_.wire == Dtype::bf16 ? mx::bfloat16 : mx::float32);
     job.gradients.push_back(own(std::move(travelling)));
     job.memory.emplace_back(job.gradients.back().data<char>(), job.gradients.back().nbytes());
   }

@@ -99,7 +99,7 @@ class Trainer {
     schedule_.emplace(options_.schedule);
     trained_ = trained_tensors(*decoder_);
     optimizer_.emplace(options_.optimizer, decoder_->layout(), trained_);
-    if (has_masters()) optimizer_->keep_masters(parameters_);
+    if (has_masters()) optimizer_->keep_masters(parameters_);  // counted from here on; take_dtype has the last word
     timeline_.emplace(!options_.trace.empty());
     if (leads()) store_.emplace(options_.output, trained_.of(decoder_->layout()), options_.keep);
     if (adapter_) adapter_facts_ = {fact_of(adapter_->shape), fact_of_frozen(parameters_, trained_)};
@@ -170,6 +170,11 @@ class Trainer {
                     : fmt::format("full fine-tuning of {} parameters", checkpoint_.shape.parameters());
   }
 
+  const char* describe_dtype() const {
+    if (options_.dtype == Dtype::f32) return "float32";
+    return has_masters() ? "bfloat16 with float32 masters" : "bfloat16 alone";
+  }
+
   void announce() {
     together(group_, [&] {
       if (!leads()) return;
@@ -189,8 +194,9 @@ class Trainer {
     for (const auto* list : {&checkpoint_.warnings, &data_.warnings, &warnings_}) {
       for (const std::string& warning : *list) progress_->say("warning: " + warning);
     }
-    progress_->say(fmt::format("{} in float32 on {} rank{}, {} steps ({} an epoch)", describe_fine_tuning(),
-                               group_.size(), group_.size() == 1 ? "" : "s", total_, order_->steps_per_epoch()));
+    progress_->say(fmt::format("{} in {} on {} rank{}, {} steps ({} an epoch)", describe_fine_tuning(),
+                               describe_dtype(), group_.size(), group_.size() == 1 ? "" : "s", total_,
+                               order_->steps_per_epoch()));
     if (group_.size() > 1 && Settings::get().fabric_fd) {
       progress_->say("the ranks talk over emulated cables: speeds and times are those of an emulation");
     }
@@ -304,6 +310,7 @@ class Trainer {
     if (has_masters() && !shards_) optimizer_->keep_masters(parameters_);
     parameters_ = cast(std::exchange(parameters_, {}), mx::bfloat16);
     mx::eval(parameters_);
+    largest_ = size_of(step_context(), largest_.rows, largest_.tokens, largest_.targets);
   }
 
   // The weights in f32. Where a shared optimizer has the masters, they are rank 0's alone; all ranks call.
