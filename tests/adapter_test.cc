@@ -2,7 +2,6 @@
 #include "model/adapter.h"
 
 #include <gmock/gmock.h>
-#include <signal.h>
 
 #include <map>
 
@@ -102,16 +101,7 @@ TEST_F(AdapterTest, AResumedRunIsTheRunThatWasNeverStopped) {
   const Arguments settings = {"--fine-tune-type", "dora", "--iters",      "60", "--batch-size",     "3",
                               "--learning-rate",  "0.01", "--lora-rank",  "2",  "--save-every",     "30",
                               "--lora-dropout",   "0.1",  "--num-layers", "1",  "--steps-per-eval", "40"};
-  ASSERT_EQ(run(train(settings, "whole")).code, 0);
-  Process process = Process::start(train(settings, "cut"));
-  read_until(process, "checkpoints/30");
-  process.signal(SIGKILL);
-  EXPECT_EQ(finish(process).code, 128 + SIGKILL);
-  ASSERT_FALSE(fs::exists(output("cut") / "adapter_model.safetensors"));
-  const Ended resumed = run(train(with(settings, {"--resume"}), "cut"));
-  ASSERT_EQ(resumed.code, 0) << resumed.error;
-  EXPECT_EQ(saved("cut"), saved("whole"));
-  EXPECT_EQ(read_file(output("cut") / "adapter_config.json"), read_file(output("whole") / "adapter_config.json"));
+  expect_killed_and_resumed_alike(settings, 30, {"adapter_model.safetensors", "adapter_config.json"});
   // The base is not in a checkpoint, but must be the same.
   EXPECT_LT(fs::file_size(output("cut") / "checkpoints/60/weights.safetensors"), 100000u);
   write_tiny_weights(model(), [](const std::string& name, mx::array& value) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -154,6 +155,36 @@ class TinyRun : public ::testing::Test {
       largest = std::max(largest, difference);
     }
     return largest;
+  }
+
+  // A run that is killed once the checkpoint of `step` is there, and then resumed, is the run that was never stopped:
+  // metrics, the newest checkpoint and the `saved` files have the same bits. The runs are "whole" and "cut".
+  void expect_killed_and_resumed_alike(const std::vector<std::string>& settings, int64_t step,
+                                       const std::vector<std::string>& saved) const {
+    ASSERT_EQ(run(train(settings, "whole")).code, 0);
+    Process process = Process::start(train(settings, "cut"));
+    read_until(process, fmt::format("checkpoints/{}", step));
+    process.signal(SIGKILL);
+    EXPECT_EQ(finish(process).code, 128 + SIGKILL);
+    for (const std::string& file : saved) EXPECT_FALSE(std::filesystem::exists(output("cut") / file));
+    const Ended resumed = run(train(with(settings, {"--resume"}), "cut"));
+    ASSERT_EQ(resumed.code, 0) << resumed.error;
+    EXPECT_NE(resumed.output.find(fmt::format("going on from step {}", step)), std::string::npos) << resumed.output;
+    EXPECT_NE(resumed.output.find("reload equal"), std::string::npos) << resumed.output;
+    const auto a = metrics("whole"), b = metrics("cut");
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      for (const char* key : {"step", "loss", "val_loss", "learning_rate", "grad_norm", "trained_tokens"}) {
+        EXPECT_EQ(a[i].value(key, nlohmann::json()), b[i].value(key, nlohmann::json())) << i << " " << key;
+      }
+    }
+    std::vector<std::string> files = saved;
+    for (const char* file : {"weights.safetensors", "optimizer.safetensors"}) {
+      files.push_back(fmt::format("checkpoints/{}/{}", a.back()["step"].get<int64_t>(), file));
+    }
+    for (const std::string& file : files) {
+      EXPECT_EQ(read_file(output("cut") / file), read_file(output("whole") / file)) << file;
+    }
   }
 
   TestFolder folder_;

@@ -50,27 +50,7 @@ TEST_F(TrainTest, AResumedRunIsTheRunThatWasNeverStopped) {
       "--iters",        "100",    "--batch-size", "3",  "--learning-rate",  "0.01",
       "--lr-schedule",  "cosine", "--warmup",     "5",  "--clip",           "1",
       "--weight-decay", "0.1",    "--save-every", "50", "--steps-per-eval", "40"};
-  ASSERT_EQ(run(train(settings, "whole")).code, 0);
-  Process process = Process::start(train(settings, "cut"));
-  read_until(process, "checkpoints/50");
-  process.signal(SIGKILL);
-  EXPECT_EQ(finish(process).code, 128 + SIGKILL);
-  ASSERT_FALSE(fs::exists(output("cut") / "model.safetensors"));
-  const Ended resumed = run(train(with(settings, {"--resume"}), "cut"));
-  ASSERT_EQ(resumed.code, 0) << resumed.error;
-  EXPECT_THAT(resumed.output, AllOf(HasSubstr("going on from step 50"), HasSubstr("reload equal")));
-  EXPECT_EQ(weights("cut"), weights("whole"));
-  const auto a = metrics("whole"), b = metrics("cut");
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (const char* key : {"step", "loss", "val_loss", "learning_rate", "grad_norm", "trained_tokens"}) {
-      EXPECT_EQ(a[i].value(key, nlohmann::json()), b[i].value(key, nlohmann::json())) << i << " " << key;
-    }
-  }
-  for (const char* file : {"weights.safetensors", "optimizer.safetensors"}) {
-    EXPECT_EQ(read_file(output("cut") / "checkpoints/100" / file),
-              read_file(output("whole") / "checkpoints/100" / file));
-  }
+  expect_killed_and_resumed_alike(settings, 50, {"model.safetensors"});
 }
 
 TEST_F(TrainTest, ARunGoesOnWithAnotherNumberOfRanks) {
@@ -313,6 +293,71 @@ TEST_F(TrainTest, Bf16HasMastersInF32) {
   EXPECT_EQ(weights("shared"), weights("all"));
   ASSERT_EQ(run(train(with(bf16(six), {"--whole-graph"}), "graph")).code, 0);
   EXPECT_LT(largest_difference("graph", "bf16"), 0.02);
+}
+
+// --num-layers in a full fine-tuning: the last layers alone are trained, and all else is saved as it came.
+TEST_F(TrainTest, TheLastLayersAloneAreTrained) {
+  const std::vector<std::string> common = {"--num-layers", "1", "--iters",         "6",
+                                           "--batch-size", "6", "--learning-rate", "0.01"};
+  const Ended layers = run(train(common, "layers"));
+  ASSERT_EQ(layers.code, 0) << layers.error;
+  EXPECT_THAT(layers.output, HasSubstr("reload equal: all 20 tensors"));
+  EXPECT_THAT(layers.output, HasSubstr("full fine-tuning of the last 1 of 2 layers: 1952 parameters trained, 17.810 % "
+                                       "of 10960, in float32"));
+  ASSERT_EQ(run(train(with(common, {"--whole-graph"}), "graph")).code, 0);
+  EXPECT_LT(largest_difference("graph", "layers"), 1e-5);
+  ASSERT_EQ(run(train(common, "ranks", 2)).code, 0);
+  EXPECT_LT(largest_difference("ranks", "layers"), 1e-5);
+  ASSERT_EQ(run(train(with(common, {"--shard-optimizer"}), "shared", 2)).code, 0);
+  EXPECT_EQ(weights("shared"), weights("ranks"));
+  ASSERT_EQ(run(train(with(common, {"--dtype", "bfloat16"}), "bf16")).code, 0);
+  EXPECT_LT(largest_difference("bf16", "layers"), 0.1);
+  const Checkpoint before = load_checkpoint(model());
+  for (const char* out : {"layers", "graph", "shared", "bf16"}) {
+    const Checkpoint after = load_checkpoint(output(out));
+    for (size_t i = 0; i < before.tensors.size(); ++i) {
+      const bool trained = before.layout[i].name.starts_with("model.layers.1.");
+      EXPECT_EQ(mx::array_equal(after.tensors[i], before.tensors[i]).item<bool>(), !trained)
+          << out << " " << before.layout[i].name;
+    }
+  }
+  // What is gone on from is what is trained, and its optimizer's state.
+  const SafetensorsFile kept(output("layers") / "checkpoints/6/weights.safetensors");
+  const SafetensorsFile state(output("layers") / "checkpoints/6/optimizer.safetensors");
+  EXPECT_EQ(kept.tensors().size(), 9u);
+  EXPECT_EQ(state.tensors().size(), 2 * kept.tensors().size());
+  for (const auto& [name, tensor] : kept.tensors()) EXPECT_TRUE(name.starts_with("model.layers.1.")) << name;
+  const Ended other = run(train(with(common, {"--resume", "--num-layers", "2"}), "layers"));
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.error, HasSubstr("num_layers: 1 there, 2 here"));
+  const Ended more = run(train(with(common, {"--num-layers", "3"}), "more"));
+  EXPECT_EQ(more.code, 1);
+  EXPECT_THAT(more.error, HasSubstr("num_layers: 3 are asked for, the model has 2"));
+}
+
+TEST_F(TrainTest, TheLastLayersGoOn) {
+  expect_killed_and_resumed_alike({"--num-layers", "1", "--iters", "60", "--batch-size", "3", "--learning-rate", "0.01",
+                                   "--save-every", "30", "--steps-per-eval", "40"},
+                                  30, {"model.safetensors"});
+  // What is frozen is not in a checkpoint, but must be the same.
+  write_tiny_weights(model(), [](const std::string& name, mx::array& value) {
+    if (name == "model.norm.weight") value = value + mx::array(0.5f);
+  });
+  const Ended other = run(train({"--num-layers", "1", "--iters", "60", "--batch-size", "3", "--learning-rate", "0.01",
+                                 "--save-every", "30", "--steps-per-eval", "40", "--resume"},
+                                "cut"));
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.error, HasSubstr("base weights"));
+}
+
+// All layers is not all of the model.
+TEST_F(TrainTest, AllLayersLeaveTheRestFrozen) {
+  ASSERT_EQ(run(train({"--num-layers", "all", "--iters", "1"})).code, 0);
+  const Checkpoint before = load_checkpoint(model()), after = load_checkpoint(output());
+  for (size_t i = 0; i < before.tensors.size(); ++i) {
+    const bool trained = before.layout[i].name.starts_with("model.layers.");
+    EXPECT_EQ(mx::array_equal(after.tensors[i], before.tensors[i]).item<bool>(), !trained) << before.layout[i].name;
+  }
 }
 
 // Steps too small for a weight's last digit are lost without masters, and are not with them.

@@ -67,12 +67,7 @@ void set_fine_tuning(TrainOptions& options, const std::map<std::string, OptionSo
   const std::pair<const char*, const char*> flags[] = {{"lora_rank", "rank"},   {"lora_scale", "scale"},
                                                        {"lora_alpha", "alpha"}, {"lora_dropout", "dropout"},
                                                        {"lora_keys", "keys"},   {"rslora", "rslora"}};
-  if (const OptionSource* const layers = given("num_layers")) {
-    lora.num_layers = layer_count(*layers);
-    if (options.fine_tune == FineTune::full && lora.num_layers != -1) {
-      layers->refuse("a full fine-tuning trains every layer: only -1 (all) is supported");
-    }
-  }
+  if (const OptionSource* const layers = given("num_layers")) options.num_layers = layer_count(*layers);
   const auto only_for_adapters = [&](const OptionSource& source) {
     if (options.fine_tune != FineTune::full) return;
     source.refuse("counts for an adapter alone: fine_tune_type is full, not lora or dora");

@@ -83,12 +83,12 @@ const std::vector<Option>& all_options() {
        }},
       {"test", "", "Measure the loss on test.jsonl after training",
        [](Draft& d, S s) { d.options.test = s.boolean(); }},
-      {"fine_tune_type", "TYPE", "full, the default: every parameter is trained; lora, dora: an adapter is",
+      {"fine_tune_type", "TYPE", "full, the default: the model is trained; lora, dora: an adapter is",
        [](Draft& d, S s) {
          const std::string type = s.one_of({"full", "lora", "dora"});
          d.options.fine_tune = type == "lora" ? FineTune::lora : type == "dora" ? FineTune::dora : FineTune::full;
        }},
-      later("num_layers", "N", "Layers that have an adapter, the last N, 16; -1 or all: all"),
+      later("num_layers", "N", "Train the last N layers alone, or adapters of these, 16; -1 or all: all layers"),
       later("lora_rank", "N", "Of an adapter, 8"),
       later("lora_scale", "X", "What its product is multiplied by, 20"),
       later("lora_alpha", "X", "Instead: the scale times the rank (its square root with rslora)"),

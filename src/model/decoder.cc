@@ -107,6 +107,16 @@ std::vector<int> Decoder::stage_tensors(int64_t index, Stage stage) const {
   return used;
 }
 
+std::vector<int> Decoder::layer_tensors(int64_t index) const {
+  std::vector<int> all;
+  for (const Stage stage :
+       {Stage::heads, Stage::rotation, Stage::attention_output, Stage::mlp_input, Stage::mlp_output}) {
+    std::ranges::copy(stage_tensors(index, stage), std::back_inserter(all));
+  }
+  std::ranges::sort(all);
+  return all;
+}
+
 std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t index, Stage stage,
                                       const std::vector<mx::array>& inputs, const RopeTable* rope,
                                       const Dropout* dropout) const {

@@ -57,6 +57,8 @@ class Decoder {
   RopeTable rope_table(const mx::array& positions, mx::Dtype dtype) const { return rope_.table(positions, dtype); }
   // The tensors that a stage uses, as positions in Parameters, ascending.
   std::vector<int> stage_tensors(int64_t index, Stage stage) const;
+  // Those of all stages of a layer.
+  std::vector<int> layer_tensors(int64_t index) const;
   // Positions of the embedding, the final norm and the head; the first and the last are the same when tied.
   int embedding_index() const { return embedding_.weight; }
   int norm_index() const { return norm_; }

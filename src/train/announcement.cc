@@ -21,11 +21,23 @@ std::string describe(const Sequences& sequences) {
   return text;
 }
 
-std::string describe(const AdapterShape& adapter, const ModelShape& shape) {
-  int64_t trained = 0, low = INT64_MAX, high = 0;
-  for (const TensorShape& tensor : tensor_shapes(adapter)) {
-    trained += std::accumulate(tensor.dims.begin(), tensor.dims.end(), int64_t{1}, std::multiplies<>());
+namespace {
+
+int64_t parameters_of(const std::vector<TensorShape>& layout) {
+  int64_t size = 0;
+  for (const TensorShape& tensor : layout) {
+    size += std::accumulate(tensor.dims.begin(), tensor.dims.end(), int64_t{1}, std::multiplies<>());
   }
+  return size;
+}
+
+double percent(int64_t part, int64_t whole) { return 100.0 * static_cast<double>(part) / static_cast<double>(whole); }
+
+}  // namespace
+
+std::string describe(const AdapterShape& adapter, const ModelShape& shape) {
+  const int64_t trained = parameters_of(tensor_shapes(adapter));
+  int64_t low = INT64_MAX, high = 0;
   for (const AdaptedModule& module : adapter.modules) {
     low = std::min(low, module.rank);
     high = std::max(high, module.rank);
@@ -33,8 +45,18 @@ std::string describe(const AdapterShape& adapter, const ModelShape& shape) {
   const int64_t all = shape.parameters();
   return fmt::format("{} of {} modules, rank {}{}: {} parameters trained, {:.3f} % of the {} that are frozen,",
                      adapter.dora ? "DoRA" : "LoRA", adapter.modules.size(), low,
-                     low == high ? "" : fmt::format(" to {}", high), trained,
-                     100.0 * static_cast<double>(trained) / static_cast<double>(all), all);
+                     low == high ? "" : fmt::format(" to {}", high), trained, percent(trained, all), all);
+}
+
+std::string describe(const Trained& trained, const Decoder& decoder) {
+  const int64_t all = parameters_of(decoder.layout()), count = parameters_of(trained.of(decoder.layout()));
+  if (count == all) return fmt::format("full fine-tuning of {} parameters", all);
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < decoder.shape().layers; ++layer) {
+    if (trained[static_cast<size_t>(decoder.layer_tensors(layer).front())]) ++layers;
+  }
+  return fmt::format("full fine-tuning of the last {} of {} layers: {} parameters trained, {:.3f} % of {},", layers,
+                     decoder.shape().layers, count, percent(count, all), all);
 }
 
 std::vector<std::string> describe_step(const StepContext& context, const StepSize& largest) {

@@ -14,8 +14,9 @@ namespace trunkline {
 // A data file, and how its rows are packed, in a line.
 std::string describe(const Sequences& sequences);
 
-// What an adapter trains, of which model.
+// What is trained: an adapter, of which model; or in a full fine-tuning the decoder's tensors, or some of its layers.
 std::string describe(const AdapterShape& adapter, const ModelShape& shape);
+std::string describe(const Trained& trained, const Decoder& decoder);
 
 // How steps are computed; `largest`: the largest micro-batch there may be.
 std::vector<std::string> describe_step(const StepContext& context, const StepSize& largest);

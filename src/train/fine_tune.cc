@@ -17,13 +17,11 @@ std::vector<AdaptedModule> modules_of(const AdapterConfig& config, const ModelSh
       .modules;
 }
 
-// The layers' numbers; none where all are meant.
-std::optional<std::vector<int64_t>> last_layers(const std::optional<int64_t>& asked, int64_t layers) {
-  const int64_t count = asked.value_or(std::min(kDefaultLoraLayers, layers));
+// The numbers of the last `count` layers.
+std::vector<int64_t> last_layers(int64_t count, int64_t layers) {
   if (count > layers) fail(ErrorKind::input, "num_layers: {} are asked for, the model has {}", count, layers);
-  if (count == -1 || count == layers) return std::nullopt;
-  std::vector<int64_t> last(static_cast<size_t>(count));
-  std::iota(last.begin(), last.end(), layers - count);
+  std::vector<int64_t> last(static_cast<size_t>(count == -1 ? layers : count));
+  std::iota(last.begin(), last.end(), layers - std::ssize(last));
   return last;
 }
 
@@ -48,8 +46,11 @@ AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shap
     alone.targets.list = {key};
     modules_of(alone, shape);  // throws if it names none
   }
-  config.layers = last_layers(lora.num_layers, shape.layers);
-  if (!config.layers) return config;
+  config.layers = last_layers(options.num_layers.value_or(std::min(kDefaultLoraLayers, shape.layers)), shape.layers);
+  if (std::ssize(*config.layers) == shape.layers) {
+    config.layers.reset();
+    return config;
+  }
   // PEFT counts layers among names that have one: embedding and head are then named whole, and so is all else.
   AdapterConfig all = config;
   all.layers.reset();
@@ -94,13 +95,19 @@ std::optional<Adapter> adapter_to_train(const TrainOptions& options, const Check
   return adapter;
 }
 
-Trained trained_tensors(const Decoder& decoder) {
+Trained trained_tensors(const TrainOptions& options, const Decoder& decoder) {
   const size_t all = decoder.layout().size();
-  const std::vector<const LinearIndex*> adapted = decoder.adapted_layers();
-  if (adapted.empty()) return Trained::all(all);
+  if (options.fine_tune == FineTune::full && !options.num_layers) return Trained::all(all);
   std::vector<bool> mask(all);
-  for (const LinearIndex* layer : adapted) {
-    for (const int tensor : layer->adapter_tensors()) mask[static_cast<size_t>(tensor)] = true;
+  const auto train = [&](const std::vector<int>& tensors) {
+    for (const int tensor : tensors) mask[static_cast<size_t>(tensor)] = true;
+  };
+  if (options.fine_tune == FineTune::full) {
+    for (const int64_t layer : last_layers(*options.num_layers, decoder.shape().layers)) {
+      train(decoder.layer_tensors(layer));
+    }
+  } else {
+    for (const LinearIndex* layer : decoder.adapted_layers()) train(layer->adapter_tensors());
   }
   return Trained(std::move(mask));
 }

@@ -18,7 +18,8 @@ AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shap
 // The adapter that a run trains, to begin with; none in a full fine-tuning. `base`'s tensors must still be there.
 std::optional<Adapter> adapter_to_train(const TrainOptions& options, const Checkpoint& base);
 
-// Of the decoder's tensors: the adapter's, or all where it has none.
-Trained trained_tensors(const Decoder& decoder);
+// Of the decoder's tensors: the adapter's; in a full fine-tuning those of the last layers, where a number of layers is
+// given, or all.
+Trained trained_tensors(const TrainOptions& options, const Decoder& decoder);
 
 }  // namespace trunkline

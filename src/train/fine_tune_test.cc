@@ -13,8 +13,10 @@
 namespace trunkline {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using testing_model::golden_model;
 using testing_model::TestFolder;
 using testing_model::write_packed;
@@ -43,7 +45,7 @@ TEST(FineTune, GradientsThroughAPackedBaseAreThoseOfWhatItUnpacksTo) {
       TrainOptions options;
       options.fine_tune = type;
       options.lora.keys = keys;
-      options.lora.num_layers = -1;
+      options.num_layers = -1;
       Adapter adapter = *adapter_to_train(options, plain);
       for (mx::array& tensor : adapter.tensors) tensor = tensor + mx::full(tensor.shape(), 0.01f);
       const auto joined = [&](const Checkpoint& base) {
@@ -53,10 +55,10 @@ TEST(FineTune, GradientsThroughAPackedBaseAreThoseOfWhatItUnpacksTo) {
       };
       const Decoder decoder(packed.shape, adapter.shape), unpacked(plain.shape, adapter.shape);
       const Parameters parameters = joined(packed), others = joined(plain);
-      const Trained trained = trained_tensors(decoder);
+      const Trained trained = trained_tensors(options, decoder);
       ASSERT_EQ(trained.tensors().size(), adapter.tensors.size());
       const Batch batch = batch_of_tokens();
-      const LossAndGradients expected = loss_and_gradients(unpacked, others, trained_tensors(unpacked), batch);
+      const LossAndGradients expected = loss_and_gradients(unpacked, others, trained_tensors(options, unpacked), batch);
       const LossAndGradients whole = loss_and_gradients(decoder, parameters, trained, batch);
       std::map<size_t, mx::array> found;
       LayerwisePass pass(decoder, parameters, trained, batch, {3, 4, 5, 1000});
@@ -90,7 +92,7 @@ TEST(FineTune, TheLastLayersAndWhatIsOutsideOfLayers) {
   const ModelShape shape = load_checkpoint(golden_model("qwen3-untied")).shape;
   TrainOptions options;
   options.fine_tune = FineTune::lora;
-  options.lora.num_layers = 1;
+  options.num_layers = 1;
   EXPECT_THAT(*adapter_config(options, shape).layers, ElementsAre(2));
   options.lora.keys = {"q_proj", "embed_tokens"};
   const AdapterConfig named = adapter_config(options, shape);
@@ -99,8 +101,29 @@ TEST(FineTune, TheLastLayersAndWhatIsOutsideOfLayers) {
   options.lora.rslora = true;
   options.lora.rank = 4;
   EXPECT_EQ(adapter_config(options, shape).alpha, 40.0);
-  options.lora.num_layers = 4;
+  options.num_layers = 4;
   EXPECT_THROW(adapter_config(options, shape), Error);
+}
+
+TEST(FineTune, OfAWholeModelTheLastLayersAlone) {
+  const Decoder decoder(load_checkpoint(golden_model("qwen3-untied")).shape);
+  const auto names = [&](std::optional<int64_t> layers) {
+    TrainOptions options;
+    options.num_layers = layers;
+    std::vector<std::string> found;
+    for (const TensorShape& tensor : trained_tensors(options, decoder).of(decoder.layout())) {
+      found.push_back(tensor.name);
+    }
+    return found;
+  };
+  ASSERT_EQ(decoder.shape().layers, 3);
+  EXPECT_EQ(names({}).size(), decoder.layout().size());
+  EXPECT_EQ(names(-1).size(), decoder.layout().size() - 3) << "embedding, final norm and head";
+  EXPECT_THAT(names(-1), Each(StartsWith("model.layers.")));
+  EXPECT_EQ(names(3), names(-1));
+  EXPECT_EQ(names(1).size(), 11u);
+  EXPECT_THAT(names(1), Each(StartsWith("model.layers.2.")));
+  EXPECT_THROW(names(4), Error);
 }
 
 }  // namespace

@@ -64,15 +64,19 @@ std::string lora_text(const LoraOptions& lora) {
   return text(value);
 }
 
-// What of an adapter is asked for; none of it counts in a full fine-tuning.
-std::vector<Setting> adapter_settings(const TrainOptions& o) {
+// What is trained.
+std::vector<Setting> fine_tune_settings(const TrainOptions& o) {
   std::vector<Setting> settings = {{"fine_tune_type", text(fine_tune_name(o.fine_tune)), Scope::run}};
-  if (o.fine_tune == FineTune::full) return settings;
+  const Setting layers = {"num_layers", o.num_layers ? text(*o.num_layers) : "null", Scope::run};
+  if (o.fine_tune == FineTune::full) {
+    if (o.num_layers) settings.push_back(layers);
+    return settings;
+  }
   if (!o.lora.start.empty()) {
     settings.push_back({"adapter", text(o.lora.start.string()), Scope::place});
     return settings;
   }
-  settings.push_back({"num_layers", o.lora.num_layers ? text(*o.lora.num_layers) : "null", Scope::run});
+  settings.push_back(layers);
   settings.push_back({"lora_parameters", lora_text(o.lora), Scope::run});
   return settings;
 }
@@ -154,8 +158,8 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"lanes", o.lanes ? text(*o.lanes) : "null", Scope::place},
       {"algorithm", o.algorithm ? text(algorithm_name(*o.algorithm)) : "null", Scope::pace},
   };
-  const std::vector<Setting> adapter = adapter_settings(o);
-  settings.insert(std::ranges::find(settings, "optimizer", &Setting::key), adapter.begin(), adapter.end());
+  const std::vector<Setting> trained = fine_tune_settings(o);
+  settings.insert(std::ranges::find(settings, "optimizer", &Setting::key), trained.begin(), trained.end());
   return settings;
 }
 

@@ -28,9 +28,8 @@ struct LoraOptions {
   std::optional<double> scale, alpha;  // at most one; neither: a scale of 20
   double dropout = 0.0;
   bool rslora = false;
-  std::vector<std::string> keys;      // modules, by names or tails of names; none: all linear layers of the layers
-  std::optional<int64_t> num_layers;  // the last of the model's; -1: all; none: 16, or all that there are
-  std::filesystem::path start;        // an adapter to begin with, whose settings are used instead of these
+  std::vector<std::string> keys;  // modules, by names or tails of names; none: all linear layers of the layers
+  std::filesystem::path start;    // an adapter to begin with, whose settings are used instead of these
 };
 
 // Names and meanings of the fields are those of the flags and YAML keys: docs/options.md.
@@ -40,6 +39,9 @@ struct TrainOptions {
   bool resume = false;
 
   FineTune fine_tune = FineTune::full;
+  // The last of the model's that are trained, or have an adapter; -1: all of them. None: 16 have an adapter, or all
+  // that there are; in a full fine-tuning all is trained, what is outside of layers too.
+  std::optional<int64_t> num_layers;
   LoraOptions lora;
 
   DataOptions rows;  // max_seq_length, mask_prompt, *_feature

@@ -65,6 +65,19 @@ void write_settings(const fs::path& output, const std::vector<Setting>& settings
   write_file(output / kSettings, text);
 }
 
+void restore_frozen(const Checkpoint& source, const Trained& trained, const Parameters& computed, Parameters& weights) {
+  if (trained.tensors().size() == weights.size()) return;
+  const Checkpoint again = load_checkpoint(source.directory);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (trained[i]) continue;
+    if (i >= again.tensors.size() || !same_bytes(mx::astype(again.tensors[i], computed[i].dtype()), computed[i])) {
+      fail(ErrorKind::mismatch, "{}: {} is not what training began with; the checkpoints are untouched",
+           source.directory.string(), source.layout[i].name);
+    }
+    weights[i] = mx::astype(again.tensors[i], mx::float32);
+  }
+}
+
 void save_model(const Checkpoint& source, const Parameters& parameters, const fs::path& output,
                 std::optional<Dtype> dtype) {
   const std::optional<mx::Dtype> saved = dtype ? std::optional(mlx_dtype(*dtype)) : std::nullopt;

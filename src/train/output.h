@@ -7,6 +7,7 @@
 #include "model/adapter.h"
 #include "model/checkpoint.h"
 #include "train/options.h"
+#include "train/trained.h"
 
 namespace trunkline {
 
@@ -16,6 +17,10 @@ void check_output(const std::filesystem::path& output, bool resume);
 
 // The settings as OUTPUT/settings.yaml, which `trunkline train -c` reads.
 void write_settings(const std::filesystem::path& output, const std::vector<Setting>& settings);
+
+// The weights of `source` (f32) where they were not trained: `computed`, parallel to its layout, may be rounded. Throws
+// Error(mismatch) naming the first that is not there any more as it was.
+void restore_frozen(const Checkpoint& source, const Trained& trained, const Parameters& computed, Parameters& weights);
 
 // Writes the trained model to OUTPUT, loads it again and compares every tensor with what was trained, rounded to the
 // dtype that it was saved in. Throws Error(system) naming the first that differs.

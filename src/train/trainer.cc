@@ -97,12 +97,13 @@ class Trainer {
     total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
     options_.schedule = full_schedule(options_, total_);
     schedule_.emplace(options_.schedule);
-    trained_ = trained_tensors(*decoder_);
+    trained_ = trained_tensors(options_, *decoder_);
     optimizer_.emplace(options_.optimizer, decoder_->layout(), trained_);
     if (has_masters()) optimizer_->keep_masters(parameters_);  // counted from here on; take_dtype has the last word
     timeline_.emplace(!options_.trace.empty());
     if (leads()) store_.emplace(options_.output, trained_.of(decoder_->layout()), options_.keep);
-    if (adapter_) adapter_facts_ = {fact_of(adapter_->shape), fact_of_frozen(parameters_, trained_)};
+    if (adapter_) weight_facts_.push_back(fact_of(adapter_->shape));
+    if (trained_.tensors().size() < parameters_.size()) weight_facts_.push_back(fact_of_frozen(parameters_, trained_));
   }
 
   void take_output() {
@@ -116,7 +117,7 @@ class Trainer {
     std::vector<Fact> facts = facts_of(checkpoint_.shape);
     facts.push_back(fact_of("train.jsonl", data_.train->dataset()));
     std::ranges::copy(facts_of(options_, false), std::back_inserter(facts));
-    std::ranges::copy(adapter_facts_, std::back_inserter(facts));
+    std::ranges::copy(weight_facts_, std::back_inserter(facts));
     return facts;
   }
 
@@ -127,7 +128,7 @@ class Trainer {
     if (data_.valid) facts.push_back(fact_of("valid.jsonl", data_.valid->dataset()));
     if (data_.test) facts.push_back(fact_of("test.jsonl", data_.test->dataset()));
     std::ranges::copy(facts_of(options_, true), std::back_inserter(facts));
-    std::ranges::copy(adapter_facts_, std::back_inserter(facts));
+    std::ranges::copy(weight_facts_, std::back_inserter(facts));
     // A resumed run takes what it trains from the snapshot.
     if (!options_.resume) {
       const Parameters begin = trained_.of(parameters_);
@@ -166,8 +167,7 @@ class Trainer {
   }
 
   std::string describe_fine_tuning() const {
-    return adapter_ ? describe(adapter_->shape, checkpoint_.shape)
-                    : fmt::format("full fine-tuning of {} parameters", checkpoint_.shape.parameters());
+    return adapter_ ? describe(adapter_->shape, checkpoint_.shape) : describe(trained_, *decoder_);
   }
 
   const char* describe_dtype() const {
@@ -416,11 +416,13 @@ class Trainer {
       if (adapter_) {
         save_trained_adapter(*adapter_, trained_.of(weights), checkpoint_, options_.output, options_.save_dtype);
       } else {
+        if (options_.dtype != Dtype::f32) restore_frozen(checkpoint_, trained_, parameters_, weights);
         save_model(checkpoint_, weights, options_.output, options_.save_dtype);
       }
     });
     progress_->say(fmt::format("saved the {} to {}; reload equal: all {} tensors", adapter_ ? "adapter" : "model",
-                               options_.output.string(), trained_.tensors().size()));
+                               options_.output.string(),
+                               adapter_ ? adapter_->layout.size() : checkpoint_.layout.size()));
     parameters_ = options_.dtype == Dtype::f32 ? std::move(weights) : cast(weights, mx::bfloat16);
     if (data_.test) measure("test", *data_.test, options_.test_batches);
   }
@@ -454,7 +456,7 @@ class Trainer {
   std::optional<DirectoryLock> output_;  // rank 0's
   std::optional<SnapshotStore> store_;   // rank 0's
   std::optional<Progress> progress_;
-  std::vector<Fact> adapter_facts_;
+  std::vector<Fact> weight_facts_;
   std::vector<std::string> warnings_, notes_;
   std::optional<Timeline> timeline_;
   int64_t memory_limit_ = 0;
