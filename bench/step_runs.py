@@ -34,6 +34,11 @@ def threads_for(ranks):
     return max(1, cores() // ranks - 1)
 
 
+def lanes_beside(threads, ranks, cables):
+    """Lanes of each rank: as many as by default, as far as its share of the cores has room for them beside `threads`."""
+    return max(1, min(max(cables, 4), cores() // ranks - threads))
+
+
 def compute_on(threads):
     """The runs that follow compute on so many threads a rank."""
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
