@@ -230,6 +230,32 @@ TEST_F(BenchProgram, AStepOfAModelLeavesRanksWithTheSameWeights) {
   const Result alone = bench({"step", "--model", config, "--tokens", "9", "--sync", "none"});
   EXPECT_EQ(alone.code, 0) << alone.error;
   EXPECT_EQ(lines().at(0).at("comm_s"), 0.0);
+  EXPECT_EQ(lines().at(0).at("gather_s"), nullptr);
+}
+
+TEST_F(BenchProgram, AStepOfASharedOptimizerGathersItsWeights) {
+  const std::string config = TRUNKLINE_SOURCE_DIR "/tests/golden/qwen3-untied/model/config.json";
+  for (const char* sync : {"overlap", "after"}) {
+    const Result result = bench(
+        {"step", "--model", config, "--rows", "2", "--tokens", "9", "--shard-optimizer", "--sync", sync, "--check"},
+        kFabric ? "2" : "", 3);
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_THAT(result.output, AllOf(HasSubstr("SGD with a shared optimizer"), HasSubstr("# gathers of weights:"),
+                                     HasSubstr("are wrong: 0 OK")));
+    const json line = lines().at(0);
+    EXPECT_EQ(line.at("wrong"), 0);
+    EXPECT_EQ(line.at("shard_optimizer"), true);
+    EXPECT_GT(line.at("first_gather_s"), 0.0);
+    EXPECT_GT(line.at("gather_s"), line.at("first_gather_s"));
+    EXPECT_GT(line.at("exposed_gather_s"), 0.0);  // the embedding's, at least
+    EXPECT_GE(line.at("gather_hidden_fraction"), 0.0);
+    EXPECT_LE(line.at("gather_hidden_fraction"), 1.0);
+    double parts = 0.0;
+    for (const char* part : {"forward_s", "backward_s", "exposed_comm_s", "exposed_gather_s", "update_s"}) {
+      parts += double(line.at(part));
+    }
+    EXPECT_LE(parts, double(line.at("iteration_s")) + 1e-6);
+  }
 }
 
 TEST_F(BenchProgram, AStepThatMakesNoSenseIsRefused) {
@@ -251,6 +277,8 @@ TEST_F(BenchProgram, AStepThatMakesNoSenseIsRefused) {
   refused({"--layers", "2", "--gradient-bytes", "1M", "--rows", "2"}, "--rows");
   refused({"--layers", "2", "--gradient-bytes", "1M", "--sync", "none", "--check"}, "nothing to check");
   refused({"--model", "no-such-file"}, "no-such-file");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--shard-optimizer"}, "--shard-optimizer");
+  refused({"--model", TRUNKLINE_SOURCE_DIR "/README.md", "--sync", "none", "--shard-optimizer"}, "nothing is shared");
 }
 
 TEST_F(BenchProgram, OneRankAlone) {

@@ -79,6 +79,9 @@ class BenchTools(unittest.TestCase):
         good = [runs[kind][0]["hidden_s"] >= 0.9 * runs[kind][0]["hideable_s"] for kind in ("emulated", "real")]
         self.assertEqual(done.stdout.count("asked: yes"), sum(good), done.stderr)
         self.assertEqual(done.returncode, 0 if all(good) else 1)
+        [sharded] = runs["sharded"]
+        self.assertTrue(sharded["shard_optimizer"])
+        self.assertIn(f"median {100 * sharded['gather_hidden_fraction']:.1f} %\n", done.stdout)
 
     def test_a_failed_run_is_told(self):
         done = run("ratios", "6to1", "--size", "nonsense")

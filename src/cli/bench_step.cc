@@ -14,9 +14,9 @@ namespace {
 using Track = Timeline::Track;
 
 constexpr double StepTimes::*kTimes[] = {
-    &StepTimes::iteration, &StepTimes::forward,       &StepTimes::backward,           &StepTimes::exposed,
-    &StepTimes::update,    &StepTimes::communication, &StepTimes::last_communication, &StepTimes::hideable,
-    &StepTimes::hidden};
+    &StepTimes::iteration, &StepTimes::forward,        &StepTimes::backward,      &StepTimes::update,
+    &StepTimes::exposed,   &StepTimes::exposed_gather, &StepTimes::communication, &StepTimes::last_communication,
+    &StepTimes::hideable,  &StepTimes::hidden};
 
 class StepBench {
  public:
@@ -29,11 +29,11 @@ class StepBench {
     timeline_.reset();
     group_.barrier();
     const auto start = Clock::now();
-    {
-      const Timeline::Span span(timeline_, Track::forward, "forward");
-      work_.forward();
-    }
-    if (options_.sums) gather_values(group_, {0.0});  // training agrees on the loss here
+    work_.forward();
+    waited_for_weights_ = timeline_.seconds(Track::exposed);
+    const auto waited = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(waited_for_weights_));
+    timeline_.add(Track::forward, "forward", start + waited);  // its length is that of the computation
+    if (options_.sums) gather_values(group_, {0.0});           // training agrees on the loss here
     if (options_.sums) {
       backward_with_sums();
     } else {
@@ -41,6 +41,17 @@ class StepBench {
     }
     work_.end();
     return slowest(times(seconds_since(start)));
+  }
+
+  // Of the rank that took longest.
+  GatherTimes gather_alone() {
+    group_.barrier();
+    const GatherTimes mine = work_.gather_alone();
+    GatherTimes longest;
+    for (const auto& each : gather_values(group_, {mine.all, mine.first})) {
+      if (each[0] > longest.all) longest = {each[0], each[1]};
+    }
+    return longest;
   }
 
  private:
@@ -79,8 +90,9 @@ class StepBench {
     StepTimes t{.iteration = iteration,
                 .forward = of(Track::forward),
                 .backward = of(Track::backward),
-                .exposed = of(Track::exposed),
                 .update = of(Track::update),
+                .exposed = of(Track::exposed) - waited_for_weights_,
+                .exposed_gather = waited_for_weights_,
                 .communication = of(Track::communication),
                 .last_communication = timeline_.newest(Track::communication)};
     const double to_hide = t.communication - t.last_communication;
@@ -104,8 +116,12 @@ class StepBench {
   Timeline& timeline_;
   const StepBenchOptions& options_;
   int64_t number_ = 0;
-  double first_piece_s_ = 0.0;
+  double first_piece_s_ = 0.0, waited_for_weights_ = 0.0;
 };
+
+double share(double part, double whole) {
+  return whole > 0.0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
+}
 
 }  // namespace
 
@@ -131,8 +147,14 @@ StepBenchResult run_step_bench(Group& group, StepWork& work, Timeline& timeline,
   for (const auto time : kTimes) {
     for (const StepTimes& step : result.steps) result.mean.*time += step.*time / static_cast<double>(n);
   }
-  const double to_hide = result.mean.communication - result.mean.last_communication;
-  result.hidden_fraction = to_hide > 0.0 ? result.mean.hidden / to_hide : std::numeric_limits<double>::quiet_NaN();
+  result.hidden_fraction = share(result.mean.hidden, result.mean.communication - result.mean.last_communication);
+  if (work.shards() != nullptr) {
+    const GatherTimes gather = bench.gather_alone();
+    const double to_hide = gather.all - gather.first;
+    result.gather = gather;
+    result.gather_hidden_fraction =
+        share(to_hide - std::clamp(result.mean.exposed_gather - gather.first, 0.0, to_hide), to_hide);
+  }
   return result;
 }
 

@@ -66,6 +66,9 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(2, 1 << 24))
       ->needs(config)
       ->type_name("N");
+  app.add_flag("--shard-optimizer", flags.model.shard_optimizer,
+               "Each rank updates its part of --model's weights; they are gathered behind the next forward pass")
+      ->needs(config);
   app.add_option("--sync", flags.sync,
                  "Sums over ranks: overlap, the default, while the backward pass goes on; after it; none: each rank "
                  "computes by itself")
@@ -117,17 +120,27 @@ EmulatedWork emulated_from(const Flags& flags) {
   return work;
 }
 
+nlohmann::ordered_json finite(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
 nlohmann::ordered_json json_of(const StepTimes& times) {
-  return {{"iteration_s", times.iteration},          {"forward_s", times.forward},   {"backward_s", times.backward},
-          {"exposed_comm_s", times.exposed},         {"update_s", times.update},     {"comm_s", times.communication},
-          {"last_comm_s", times.last_communication}, {"hideable_s", times.hideable}, {"hidden_s", times.hidden}};
+  return {{"iteration_s", times.iteration},
+          {"forward_s", times.forward},
+          {"backward_s", times.backward},
+          {"exposed_comm_s", times.exposed},
+          {"exposed_gather_s", times.exposed_gather},
+          {"update_s", times.update},
+          {"comm_s", times.communication},
+          {"last_comm_s", times.last_communication},
+          {"hideable_s", times.hideable},
+          {"hidden_s", times.hidden}};
 }
 
 nlohmann::ordered_json json_of(const Flags& flags, const Group& group, const StepWork& work, bool emulated,
                                const StepBenchResult& result) {
   nlohmann::ordered_json line = json_of(result.mean);
-  line["hidden_fraction"] = std::isfinite(result.hidden_fraction) ? nlohmann::ordered_json(result.hidden_fraction)
-                                                                  : nlohmann::ordered_json(nullptr);
+  line["hidden_fraction"] = finite(result.hidden_fraction);
   line.update({{"computation", work.describe()},
                {"emulated_computation", flags.config.empty()},
                {"emulated", emulated},
@@ -135,11 +148,20 @@ nlohmann::ordered_json json_of(const Flags& flags, const Group& group, const Ste
                {"iterations", flags.iterations},
                {"sync", flags.sync},
                {"wire_dtype", flags.wire},
+               {"shard_optimizer", flags.model.shard_optimizer},
                {"gradient_bytes", work.gradient_bytes()},
+               {"gather_s", nullptr},
+               {"first_gather_s", nullptr},
+               {"gather_hidden_fraction", nullptr},
                {"wrong", nullptr},
                {"cables", nlohmann::ordered_json::array()},
                {"steps", nlohmann::ordered_json::array()}});
   if (result.wrong) line["wrong"] = *result.wrong;
+  if (result.gather) {
+    line["gather_s"] = result.gather->all;
+    line["first_gather_s"] = result.gather->first;
+    line["gather_hidden_fraction"] = finite(result.gather_hidden_fraction);
+  }
   for (const CableTraffic& cable : result.cables) {
     line["cables"].push_back({{"id", cable.id},
                               {"bytes", cable.bytes_sent},
@@ -156,8 +178,10 @@ std::string row(const std::string& name, const StepTimes& t) {
 }
 
 int run(const Flags& flags) {
-  if (flags.sync == "none" && flags.check) {
-    throw CLI::ParseError("--check with --sync none: there is nothing to check", CLI::ExitCodes::ValidationError);
+  if (flags.sync == "none" && (flags.check || flags.model.shard_optimizer)) {
+    throw CLI::ParseError(flags.check ? "--check with --sync none: there is nothing to check"
+                                      : "--shard-optimizer with --sync none: nothing is shared",
+                          CLI::ExitCodes::ValidationError);
   }
   std::optional<EmulatedWork> emulated;
   if (flags.config.empty()) emulated = emulated_from(flags);
@@ -178,6 +202,7 @@ int run(const Flags& flags) {
   model.config = flags.config;
   const std::unique_ptr<StepWork> work = emulated ? emulated_work(*group, *emulated, options.exchange.wire, flags.check)
                                                   : model_work(*group, model, timeline, options.sums);
+  options.exchange.shards = work->shards();
   if (first) {
     fmt::print("# trunkline {} bench step: {}\n# {}\n", version(),
                describe_place(*group, cables_emulated, group->cables()), work->describe());
@@ -200,6 +225,14 @@ int run(const Flags& flags) {
     fmt::print(
         "# hidden behind computation: {:.1f} % of the sums' time but for the last piece's, {:.1f} % of what could be\n",
         100 * result.hidden_fraction, 100 * result.mean.hidden / result.mean.hideable);
+  }
+  if (result.gather) {
+    fmt::print("# gathers of weights: {:.4f} s alone, of them {:.4f} for the first; a step waited {:.4f}",
+               result.gather->all, result.gather->first, result.mean.exposed_gather);
+    if (std::isfinite(result.gather_hidden_fraction)) {
+      fmt::print("; behind the forward pass: {:.1f} % of all but the first", 100 * result.gather_hidden_fraction);
+    }
+    fmt::print("\n");
   }
   if (result.wrong) fmt::print("# elements that are wrong: {} {}\n", *result.wrong, wrong ? "FAILED" : "OK");
   std::fflush(stdout);

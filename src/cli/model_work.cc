@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "cli/step_work.h"
 #include "model/backend.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr double kUsableShare = 0.8;  // of the memory that this machine's ranks share
 constexpr double kLearningRate = 1e-6;
+constexpr OptimizerOptions kSgd{.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
 constexpr uint64_t kWeightsSeed = 7;  // the same on all ranks
 constexpr uint64_t kRowsSeed = 100;   // and the rank
 
@@ -25,27 +27,43 @@ class Model final : public StepWork {
         decoder_(read_model_shape(work.config)),
         parameters_(random_weights(decoder_, mx::float32, kWeightsSeed)),
         trained_(Trained::all(parameters_.size())),
-        optimizer_({.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0}, decoder_.layout(), trained_),
+        optimizer_(kSgd, decoder_.layout(), trained_),
         batch_(random_batch(static_cast<int>(work.rows), static_cast<int>(work.tokens), decoder_.shape().vocab,
                             kRowsSeed + static_cast<uint64_t>(group.rank()))) {
     const StepSize size{.rows = work.rows, .tokens = work.tokens, .targets = batch_.target_count};
     const double limit = kUsableShare * static_cast<double>(device_memory()) / group.size();
     blocks_ = choose_blocks(decoder_.shape(), size, static_cast<int64_t>(limit), {}, Recompute::automatic);
     group.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
+    if (work.shard_optimizer && group.size() > 1) share_optimizer();
   }
 
   std::string describe() const override {
-    return fmt::format("real computation: {} parameters of random weights, {} x {} tokens a rank, SGD, on {}",
-                       decoder_.shape().parameters(), work_.rows, work_.tokens, describe_backend());
+    return fmt::format("real computation: {} parameters of random weights, {} x {} tokens a rank, SGD{}, on {}",
+                       decoder_.shape().parameters(), work_.rows, work_.tokens,
+                       shards_ ? " with a shared optimizer" : "", describe_backend());
   }
   int64_t gradient_bytes() const override { return decoder_.shape().parameters() * 4; }
 
   void begin(int64_t number, bool) override {
-    update_.emplace(decoder_, parameters_, optimizer_, timeline_, number, batch_.target_count * group_.size(),
-                    UpdateOptions{.learning_rate = kLearningRate});
+    UpdateOptions options{.learning_rate = kLearningRate};
+    if (sharded_) {
+      options.shards = &*shards_;
+      options.group = &group_;
+    }
+    update_.emplace(decoder_, sharded_ ? sharded_->own() : parameters_, optimizer_, updates_, number,
+                    batch_.target_count * group_.size(), options);
     pass_.emplace(decoder_, parameters_, trained_, batch_, blocks_, [this] { group_.advance(); });
   }
-  void forward() override { pass_->forward(); }
+  void forward() override {
+    if (sharded_) {
+      sharded_->start(parameters_);
+      pass_->before_layer([this](int64_t layer) {
+        const Timeline::Span span(timeline_, Timeline::Track::exposed, "waiting for weights");
+        sharded_->wait_for(layer);
+      });
+    }
+    pass_->forward();
+  }
   void backward(const HandOver& hand_over) override { pass_->backward(hand_over); }
   void update(const Piece& piece, std::vector<mx::array> gradients) override {
     update_->take(piece, std::move(gradients));
@@ -53,9 +71,25 @@ class Model final : public StepWork {
   void end() override {
     update_->finish();
     pass_.reset();
+    if (sharded_) sharded_->changed();
+  }
+  const Shards* shards() const override { return shards_ ? &*shards_ : nullptr; }
+  GatherTimes gather_alone() override {
+    if (!sharded_) return {};
+    GatherTimes times;
+    sharded_->changed();
+    const auto start = Clock::now();
+    sharded_->start(parameters_);
+    sharded_->wait_for(-1);
+    times.first = seconds_since(start);
+    sharded_->finish();
+    times.all = seconds_since(start);
+    sharded_->changed();  // the next step gathers all the same
+    return times;
   }
   uint64_t count_wrong() override {
     if (!summed_) return 0;
+    gather_alone();
     const std::vector<uint32_t> mine = hashes_of(parameters_);
     std::vector<uint32_t> all(mine.size() * static_cast<size_t>(group_.size()));
     group_.all_gather(mine.data(), all.data(), mine.size(), Dtype::u32);
@@ -67,9 +101,18 @@ class Model final : public StepWork {
   }
 
  private:
+  void share_optimizer() {
+    shards_.emplace(pieces_of(decoder_, trained_, blocks_.vocab_rows), decoder_.layout(), group_.rank(), group_.size());
+    const std::vector<TensorShape> layout = shards_->layout();
+    optimizer_ = Optimizer(kSgd, layout, Trained::all(layout.size()));
+    sharded_.emplace(group_, *shards_, parameters_);
+    sharded_->changed();  // the first step gathers as well
+  }
+
   Group& group_;
   const ModelWork work_;
   Timeline& timeline_;
+  Timeline updates_;  // whoever calls update() times it
   const bool summed_;
   Decoder decoder_;
   Parameters parameters_;
@@ -77,6 +120,8 @@ class Model final : public StepWork {
   Optimizer optimizer_;
   Batch batch_;
   StepBlocks blocks_;
+  std::optional<Shards> shards_;  // with several ranks that share the optimizer
+  std::optional<ShardedWeights> sharded_;
   std::optional<Update> update_;
   std::optional<LayerwisePass> pass_;
 };

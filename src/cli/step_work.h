@@ -8,11 +8,18 @@
 #include <vector>
 
 #include "train/layerwise.h"
+#include "train/shards.h"
 #include "train/timeline.h"
 #include "trunkline/dtype.h"
 #include "trunkline/group.h"
 
 namespace trunkline {
+
+// Seconds of gathering all weights of a sharded optimizer, and of those among them that a forward pass needs at once:
+// nothing is there to hide these behind.
+struct GatherTimes {
+  double all = 0.0, first = 0.0;
+};
 
 class StepWork {
  public:
@@ -27,6 +34,10 @@ class StepWork {
   // A piece's gradients, summed over the ranks unless `summed` is false; inside backward, or after it.
   virtual void update(const Piece& piece, std::vector<mx::array> gradients) = 0;
   virtual void end() = 0;
+  // With a sharded optimizer, whose weights forward gathers as it goes: the parts; and how long gathering takes with
+  // nothing else going on (collective, between steps).
+  virtual const Shards* shards() const { return nullptr; }
+  virtual GatherTimes gather_alone() { return {}; }
   // How many elements of what came back since begin() are not what they must be. Collective.
   virtual uint64_t count_wrong() = 0;
 };
@@ -46,9 +57,11 @@ std::unique_ptr<StepWork> emulated_work(Group& group, const EmulatedWork& work, 
 struct ModelWork {
   std::filesystem::path config;  // config.json of the model's shape
   int64_t rows = 1, tokens = 256;
+  bool shard_optimizer = false;
 };
 
-// A model of random weights on random tokens, with plain SGD. Right is what leaves all ranks with the same weights.
+// A model of random weights on random tokens, with plain SGD. Right is what leaves all ranks with the same weights. The
+// timeline gets what forward waits for weights (as exposed).
 std::unique_ptr<StepWork> model_work(Group& group, const ModelWork& work, Timeline& timeline, bool summed);
 
 }  // namespace trunkline
