@@ -40,7 +40,7 @@ double gib(double bytes) { return bytes / static_cast<double>(int64_t{1} << 30);
 void run(const Options& options) {
   const auto limit = options.memory_limit > 0.0 ? static_cast<int64_t>(options.memory_limit * (int64_t{1} << 30))
                                                 : device_memory() / 5 * 4;
-  bound_freed_memory(limit);
+  bound_memory(limit);
   const Decoder decoder(read_model_shape(options.config));
   const mx::Dtype dtype = options.dtype == "bfloat16" ? mx::bfloat16 : mx::float32;
   OptimizerOptions optimizer_options;
@@ -65,7 +65,7 @@ void run(const Options& options) {
                       .holds_gradients = options.hold,
                       .pieces_on_their_way = 0,
                       .makes_scores = attention_makes_scores(dtype, static_cast<int>(decoder.shape().head_dim)),
-                      .most_ahead = blocks_worth_queueing(static_cast<int64_t>(mx::size_of(dtype)))};
+                      .blocks_at_once = blocks_at_once()};
   const Recompute recompute = options.recompute == "all"    ? Recompute::all
                               : options.recompute == "none" ? Recompute::none
                                                             : Recompute::automatic;

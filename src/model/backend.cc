@@ -6,6 +6,7 @@
 #include <mlx/mlx.h>
 #include <mlx/version.h>
 
+#include <cstdlib>
 #include <initializer_list>
 
 #include "base/blas.h"
@@ -40,19 +41,28 @@ std::optional<int64_t> device_bytes(std::initializer_list<const char*> names) {
 // On a GPU, MLX keeps freed buffers for reuse up to here; beyond, lengths that never come again would fill the memory.
 constexpr size_t kCacheBytes = size_t{1} << 30;
 
+// Work is queued while less than the limit but for this share is taken: the last operation may take more.
+constexpr int64_t kLastOperation = 64;
+
+// MLX lets go of what operations of CUDA worked on when what it sent along with them is done: after so many million
+// values were read, where the user has not set another number. MLX's own (1000) is as much as a whole block.
+constexpr const char* kSentTogether[] = {"MLX_MAX_MB_PER_BUFFER", "50"};
+
 }  // namespace
 
-int64_t blocks_worth_queueing(int64_t bytes_of_a_weight) {
-  return mlx::core::default_device() == mlx::core::Device::cpu || bytes_of_a_weight > 2 ? 2 : 4;
-}
+int64_t blocks_to_queue() { return mlx::core::default_device() == mlx::core::Device::cpu ? 2 : 16; }
 
-void bound_freed_memory(int64_t limit) {
+int64_t blocks_at_once() { return mlx::core::default_device() == mlx::core::Device::cpu ? 2 : 1; }
+
+void bound_memory(int64_t limit) {
   if (mlx::core::default_device() == mlx::core::Device::cpu) {
     mlx::core::set_cache_limit(0);
     keep_freed_memory();
     return;
   }
+  ::setenv(kSentTogether[0], kSentTogether[1], /* overwrite = */ 0);
   mlx::core::array(0.0f).eval();  // MLX's device is there
+  mlx::core::set_memory_limit(static_cast<size_t>(limit - limit / kLastOperation));
   mlx::core::set_cache_limit(kCacheBytes);
   if (mlx::core::cu::is_available() &&
       !keep_in_cuda_pool(mlx::core::default_device().index, static_cast<uint64_t>(limit))) {

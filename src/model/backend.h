@@ -11,16 +11,18 @@ namespace trunkline {
 // process.
 std::string describe_backend();
 
-// Blocks of a step that are worth queueing before one's end is awaited: on a GPU, more of the short ones of 16 bits.
-int64_t blocks_worth_queueing(int64_t bytes_of_a_weight);
+// Blocks of a step that are queued before the first one's end is awaited, and how many of them take memory at once. On
+// a GPU, MLX itself has what is queued wait where memory runs short (bound_memory); on the processor, nothing waits.
+int64_t blocks_to_queue();
+int64_t blocks_at_once();
 
 // Bytes that the device lets one process use well: on a Mac the recommended working set, elsewhere all of its memory;
 // on the processor, the machine's.
 int64_t device_memory();
 
-// How memory that MLX has freed is kept, for a process that is to take `limit` bytes of the device: enough for work to
-// go on without new memory from the driver, and no more. Once, before work begins.
-void bound_freed_memory(int64_t limit);
+// For a process that is to take `limit` bytes of the device: work that is queued waits for memory before it would take
+// more, and of freed memory enough is kept for work to go on without new memory from the driver. Once, before MLX works.
+void bound_memory(int64_t limit);
 
 // Bytes of the device's memory that are taken, by whoever; none where the device does not tell (all but CUDA).
 std::optional<int64_t> device_memory_taken();

@@ -257,6 +257,11 @@ std::vector<mx::array> swiglu_gradients(const mx::array& gate, const mx::array& 
                                 {mx::contiguous(gate), mx::contiguous(up), mx::contiguous(d)});
 }
 
+mx::array add_in_f32(mx::array sum, const mx::array& x) {
+  const auto added = [](const Arrays& in) { return Arrays{in[0] + in_f32(in[1])}; };
+  return one_pass(added, {std::move(sum), x}).front();
+}
+
 mx::array row_softmax(const mx::array& x) {
   if (!fused_here(x)) return mx::softmax(x, -1, /* precise = */ true);
   return softmax_rows(x, {.columns = static_cast<size_t>(x.shape(-1)), .first = {}});

@@ -28,6 +28,9 @@ mx::array swiglu(const mx::array& gate, const mx::array& up);
 // MLX compiles nothing that it traces.
 std::vector<mx::array> swiglu_gradients(const mx::array& gate, const mx::array& up, const mx::array& d);
 
+// sum + x in the f32 of `sum`, in its memory if nobody else needs it, and with no other copy of x.
+mx::array add_in_f32(mx::array sum, const mx::array& x);
+
 // softmax(x) over the last axis.
 mx::array row_softmax(const mx::array& x);
 

@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "model/backend.h"
+#include "model/fused.h"
+
 namespace trunkline {
 
 namespace mx = mlx::core;
@@ -36,13 +39,13 @@ inline mx::array part(const mx::array& x, int axis, int begin, int end) {
   return mx::slice(x, from, to);
 }
 
-// Evaluates block after block with the next ones queued before one's end is awaited, so that a device is kept busy and
-// no more than `depth` blocks exist.
+// Evaluates block after block with the next ones queued before one's end is awaited, so that a device is kept busy, and
+// no more of them than the device is worth (model/backend.h).
 class Pacer {
  public:
   // `after_block` is called when a block has been computed, with maybe one more to come.
-  explicit Pacer(std::function<void()> after_block = {}, size_t depth = 2)
-      : after_block_(std::move(after_block)), depth_(depth) {}
+  explicit Pacer(std::function<void()> after_block = {})
+      : after_block_(std::move(after_block)), depth_(static_cast<size_t>(blocks_to_queue())) {}
 
   void queue(std::vector<mx::array> arrays) {
     // What is evaluated together ends together. The array that is waited for holds none of the others, so that the next
@@ -109,9 +112,8 @@ class Accumulation {
     mx::Shape from(shape_.size(), 0), to = shape_;
     from[static_cast<size_t>(axis_)] = begin;
     to[static_cast<size_t>(axis_)] = end;
-    const mx::array term = mx::astype(x, mx::float32);
-    value_ = whole ? mx::add(std::exchange(sum, mx::array(0.0f)), term)
-                   : mx::slice_update_add(std::exchange(sum, mx::array(0.0f)), term, from, to);
+    value_ = whole ? add_in_f32(std::exchange(sum, mx::array(0.0f)), x)
+                   : mx::slice_update_add(std::exchange(sum, mx::array(0.0f)), mx::astype(x, mx::float32), from, to);
   }
   void add(const mx::array& x) { add(0, shape_[static_cast<size_t>(axis_)], x); }
   const mx::array& value() const { return *value_; }

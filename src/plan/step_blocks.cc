@@ -49,13 +49,13 @@ namespace {
 int64_t layer_bytes(const ModelShape& s, const StepSize& size, const StepBlocks& blocks, bool kept) {
   const int64_t tokens = size.rows * size.tokens, w = size.width, in_block = std::min(blocks.tokens, size.tokens);
   const int64_t heads = tokens * w * head_width(s), mixed = tokens * w * attention_width(s), x = tokens * w * s.hidden;
-  const int64_t scores = size.makes_scores ? blocks.ahead * kScoreCopies * 4 * size.rows * s.heads *
+  const int64_t scores = size.makes_scores ? size.blocks_at_once * kScoreCopies * 4 * size.rows * s.heads *
                                                  std::min(blocks.queries, size.tokens) * size.tokens
                                            : 0;
   // A block's products, and a gradient on its way into the sum over blocks.
-  const int64_t products = blocks.ahead * w * size.rows * in_block * (kProducts * s.intermediate + 4 * s.hidden);
+  const int64_t products = size.blocks_at_once * w * size.rows * in_block * (kProducts * s.intermediate + 4 * s.hidden);
   const int64_t weights = 3 * s.hidden * s.intermediate;
-  const int64_t term = in_block == size.tokens ? 0 : w == 4 ? 4 * weights / 3 : (blocks.ahead * (w + 4) + 4) * weights;
+  const int64_t term = in_block == size.tokens ? 0 : w == 4 ? 4 * weights / 3 : size.blocks_at_once * w * weights;
   const int64_t forward = x + 2 * heads + mixed + scores;
   const int64_t mlp = 2 * x + mixed + (kept ? 0 : mixed) + products + term;
   // Queries, keys and values turned, and their gradients; by a kernel: its result again, and sums in f32.
@@ -86,8 +86,8 @@ StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBloc
   // The logits of a block in f32 and their exponentials, and both in 16 bits beside; states where targets are. Sums
   // over blocks of the head's gradient are not made in place.
   const int64_t in_block = std::min(blocks.logits, size.targets), each = w == 4 ? 8 : 8 + 2 * w;
-  const int64_t head_sums = in_block < size.targets ? (1 + blocks.ahead) * head : head;
-  const int64_t at_head = blocks.ahead * each * in_block * s.vocab + 3 * size.targets * s.hidden * w +
+  const int64_t head_sums = in_block < size.targets ? (1 + size.blocks_at_once) * head : head;
+  const int64_t at_head = size.blocks_at_once * each * in_block * s.vocab + 3 * size.targets * s.hidden * w +
                           (whole_head ? head_sums : 3 * head) - (size.holds_gradients ? 0 : memory.gradients);
   const int64_t first = layer_bytes(s, size, blocks, blocks.keep_all > 0);
   // Once layers that kept much have let it go.
@@ -152,11 +152,6 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   };
   most(blocks.keep_all, s.layers);
   most(blocks.keep_attention, s.layers - blocks.keep_all);
-  // Short blocks are many: more of them are queued where there is room.
-  if (blocks.keep_all == s.layers) {
-    blocks.ahead = size.most_ahead;
-    if (!fits()) blocks.ahead = 2;
-  }
   return blocks;
 }
 

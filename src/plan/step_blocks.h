@@ -19,7 +19,6 @@ struct StepBlocks {
   // Layers, counted from the last, that keep every product of their forward pass, and those before them that keep what
   // attention gave. The others keep their input alone.
   int64_t keep_all = 0, keep_attention = 0;
-  int64_t ahead = 2;  // blocks on the device at once: the one that is computed, and those queued behind it
 
   bool operator==(const StepBlocks&) const = default;
 };
@@ -33,7 +32,8 @@ struct StepSize {
   bool holds_gradients = false;     // all of them at once, in f32
   int64_t pieces_on_their_way = 2;  // of gradients, at most, to other ranks
   bool makes_scores = true;         // attention's; not where the device's kernels make none
-  int64_t most_ahead = 2;           // blocks that are worth queueing: more on a device that is waited for from afar
+  // Blocks that exist at once: the one that is computed, and one queued behind it; 1 where those queued wait for memory.
+  int64_t blocks_at_once = 2;
   // Where an adapter is trained: its parameters, and the bytes of all weights, frozen ones among them. 0: all are
   // trained and `width` wide.
   int64_t trained = 0, weight_bytes = 0;

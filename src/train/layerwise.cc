@@ -110,7 +110,7 @@ LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameter
       batch_(batch),
       blocks_(blocks),
       lowest_(decoder.shape().layers),
-      pacer_(std::move(after_block), static_cast<size_t>(blocks.ahead)),
+      pacer_(std::move(after_block)),
       ids_(values_of(batch.ids)),
       targets_(values_of(batch.targets)) {
   for (const Piece& piece : pieces_of(decoder, trained_, blocks.vocab_rows)) {

@@ -290,7 +290,7 @@ StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64
                    .holds_gradients = context.hold_gradients || after,
                    .pieces_on_their_way = context.group.size() > 1 ? 2 : 0,
                    .makes_scores = attention_makes_scores(dtype, static_cast<int>(context.decoder.shape().head_dim)),
-                   .most_ahead = blocks_worth_queueing(static_cast<int64_t>(mx::size_of(dtype)))};
+                   .blocks_at_once = blocks_at_once()};
   if (context.trained.tensors().size() == context.parameters.size()) return size;
   for (size_t i = 0; i < context.parameters.size(); ++i) {
     const mx::array& tensor = context.parameters[i];

@@ -49,7 +49,7 @@ class Trainer {
 
   TrainOutcome run() {
     memory_limit_ = memory_for_steps(group_, options_.memory_limit);
-    bound_freed_memory(memory_limit_);
+    bound_memory(memory_limit_);
     prepare();
     agree();
     choose_fixed_blocks();
