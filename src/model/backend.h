@@ -21,7 +21,8 @@ int64_t blocks_at_once();
 int64_t device_memory();
 
 // For a process that is to take `limit` bytes of the device: work that is queued waits for memory before it would take
-// more, and of freed memory enough is kept for work to go on without new memory from the driver. Once, before MLX works.
+// more, and of freed memory enough is kept for work to go on without new memory from the driver. Once, before MLX
+// works.
 void bound_memory(int64_t limit);
 
 // Bytes of the device's memory that are taken, by whoever; none where the device does not tell (all but CUDA).

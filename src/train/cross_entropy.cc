@@ -98,8 +98,8 @@ mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, con
 
 mx::array add_product(std::optional<mx::array> sum, const mx::array& p, const mx::array& x) {
   if (sum && x.dtype() == mx::float32) return mx::addmm(*sum, mx::transpose(p), x);
-  const mx::array product = mx::astype(mx::matmul(mx::transpose(p), x), mx::float32);
-  return sum ? mx::add(*sum, product) : product;
+  const mx::array product = mx::matmul(mx::transpose(p), x);
+  return sum ? add_in_f32(*std::exchange(sum, std::nullopt), product) : mx::astype(product, mx::float32);
 }
 
 // p - onehot(targets) is made here: what makes logits of x is not known.

@@ -175,58 +175,74 @@ LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep ke
   return result;
 }
 
-LayerPass::Backward LayerPass::backward(int64_t layer, KeptLayer kept, mx::array d, bool to_input) const {
-  const mx::array x = kept.input;
-  const int tokens = x.shape(1);
+// Projected heads that were not kept are made each time they are needed: held in between, they would be what makes the
+// step too large.
+Arrays LayerPass::rotated_heads(int64_t layer, const KeptLayer& kept) const {
+  return rotate(layer, kept.heads.empty() ? project(layer, kept.input) : kept.heads);
+}
+
+// In each half, nothing of a block is held when it is queued but what it is made for: its memory is used again.
+LayerPass::Backward LayerPass::mlp_backward(int64_t layer, KeptLayer& kept, mx::array d) const {
+  const int tokens = kept.input.shape(1);
   Gradients gradients;
-  // Projected heads that were not kept are made each time they are needed: held in between, they would be what makes
-  // the step too large.
-  const auto rotated_heads = [&] { return rotate(layer, kept.heads.empty() ? project(layer, x) : kept.heads); };
   if (!kept.mixed) {
-    const Arrays rotated = rotated_heads();
+    const Arrays rotated = rotated_heads(layer, kept);
     kept.mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, pacer_);
   }
-  // From the layer's output back to attention's: the gradient of x (past attention), that of attention's result, and
-  // the dots of both.
-  Assemblies owed(tokens);
-  // Nothing of a block is held when it is queued but what it is made for: its memory is used again.
-  const auto back_to_attention = [&](int begin, int end) {
+  Assemblies input(tokens);
+  const auto back = [&](int begin, int end) {
     const Part at{begin, end};
-    const Arrays in = parts({x, *kept.mixed}, begin, end);
     Arrays mlp = parts(kept.mlp, begin, end);
     if (mlp.empty()) {
-      const Arrays middle = run(parameters_, layer, Stage::attention_output, at, in);
+      const Arrays middle =
+          run(parameters_, layer, Stage::attention_output, at, parts({kept.input, *kept.mixed}, begin, end));
       mlp = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
     }
     const Arrays out =
         vjp(layer, Stage::mlp_output, at, {mlp[0], swiglu(mlp[1], mlp[2])}, {part(d, 1, begin, end)}, gradients);
     const Arrays products = swiglu_gradients(mlp[1], mlp[2], out[1]);
-    const Arrays middle = vjp(layer, Stage::mlp_input, at, {mlp[0]}, products, gradients);
-    const Arrays made = vjp(layer, Stage::attention_output, at, in, {out[0] + middle[0]}, gradients);
-    owed.put(begin, end, {made[0], made[1], attention_dots(in[1], made[1])});
+    const Arrays in = vjp(layer, Stage::mlp_input, at, {mlp[0]}, products, gradients);
+    input.put(begin, end, {out[0] + in[0]});
   };
-  const std::vector<Part> blocks = parts_of(tokens, blocks_.tokens);
-  for (const auto& [begin, end] : blocks) {
-    back_to_attention(begin, end);
+  for (const auto& [begin, end] : parts_of(tokens, blocks_.tokens)) {
+    back(begin, end);
     if (end == tokens) {
       kept.mlp.clear();
-      kept.mixed.reset();
       d = mx::array(0.0f);
     }
+    pacer_.queue(joined(input.values(), gradients.values()));
+  }
+  return {input.take().front(), gradients.take()};
+}
+
+LayerPass::Backward LayerPass::attention_backward(int64_t layer, KeptLayer kept, mx::array d, bool to_input) const {
+  const mx::array x = kept.input;
+  const int tokens = x.shape(1);
+  const std::vector<Part> blocks = parts_of(tokens, blocks_.tokens);
+  Gradients gradients;
+  // To attention's result: its gradient, and the dots of both.
+  Assemblies owed(tokens);
+  const auto back_to_mixed = [&](int begin, int end) {
+    const Arrays in = parts({x, *kept.mixed}, begin, end);
+    const Arrays made = vjp(layer, Stage::attention_output, {begin, end}, in, {part(d, 1, begin, end)}, gradients);
+    owed.put(begin, end, {made[1], attention_dots(in[1], made[1])});
+  };
+  for (const auto& [begin, end] : blocks) {
+    back_to_mixed(begin, end);
+    if (end == tokens) kept.mixed.reset();
     pacer_.queue(joined(owed.values(), gradients.values()));
   }
-  Arrays past = owed.take();
   Arrays cotangents;
   {
-    const Arrays rotated = rotated_heads();
-    AttentionGradients attention = attention_gradients_in_blocks(rotated[0], rotated[1], rotated[2], past[1], past[2],
+    Arrays mixed = owed.take();
+    const Arrays rotated = rotated_heads(layer, kept);
+    AttentionGradients attention = attention_gradients_in_blocks(rotated[0], rotated[1], rotated[2], mixed[0], mixed[1],
                                                                  mask_, blocks_.queries, pacer_);
     cotangents = {std::move(attention.queries), std::move(attention.keys), std::move(attention.values)};
   }
-  // From attention's input back to the layer's.
+  // To its input, which owes what the half's output does, too.
   std::optional<Sum> input;
-  if (to_input) input.emplace(std::move(past.front()));
-  past.clear();
+  if (to_input) input.emplace(std::move(d));
   const auto back_to_input = [&](int begin, int end) {
     const Part at{begin, end};
     const RopeTable rope = rope_.part(begin, end);

@@ -29,6 +29,9 @@ struct KeptLayer {
   std::vector<mx::array> mlp;    // middle, gate, up
 };
 
+// Of a layer, in the order of the forward pass. Each has its own norm, and adds to its input.
+enum class Half { attention, mlp };
+
 struct LayerBlocks {
   int queries = 1, tokens = 1;  // of each row
 };
@@ -53,16 +56,19 @@ class LayerPass {
   Forward forward(int64_t layer, const mx::array& x, Keep keep) const;
 
   struct Backward {
-    std::optional<mx::array> input;    // the gradient of the layer's input, where it is asked for
+    std::optional<mx::array> input;    // the gradient of the half's input, where it is asked for
     std::map<int, mx::array> tensors;  // those of its trained tensors, by their position in Parameters: f32
   };
-  // `d`: the gradient of the layer's output.
-  Backward backward(int64_t layer, KeptLayer kept, mx::array d, bool to_input = true) const;
+  // The MLP's half first, then attention's. `d`: the gradient of the half's output. Of what was kept, the MLP's is let
+  // go of in its half, and attention's result is there after it.
+  Backward mlp_backward(int64_t layer, KeptLayer& kept, mx::array d) const;
+  Backward attention_backward(int64_t layer, KeptLayer kept, mx::array d, bool to_input = true) const;
 
  private:
   class Gradients;
   std::vector<mx::array> project(int64_t layer, const mx::array& x) const;
   std::vector<mx::array> rotate(int64_t layer, const std::vector<mx::array>& heads) const;
+  std::vector<mx::array> rotated_heads(int64_t layer, const KeptLayer& kept) const;
   std::vector<mx::array> run(const Parameters& parameters, int64_t layer, Stage stage, Part tokens,
                              const std::vector<mx::array>& inputs) const;
   std::vector<mx::array> vjp(int64_t layer, Stage stage, Part tokens, const std::vector<mx::array>& inputs,

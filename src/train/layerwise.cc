@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "bridge/arrays.h"
@@ -24,10 +25,12 @@ mx::array indices(const std::vector<int32_t>& values) {
 
 int narrow(int64_t value) { return static_cast<int>(std::min<int64_t>(value, 1 << 30)); }
 
-double sum_of(Arrays& scalars) {
-  double sum = 0.0;
-  for (mx::array& scalar : scalars) sum += scalar.item<float>();
-  return sum;
+// Read at once: a GPU's memory is far away.
+double sum_of(const Arrays& scalars) {
+  if (scalars.empty()) return 0.0;
+  mx::array all = mx::stack(scalars);
+  all.eval();
+  return std::accumulate(all.data<float>(), all.data<float>() + all.size(), 0.0);
 }
 
 // A tensor in pieces of `step` rows.
@@ -59,8 +62,15 @@ std::vector<int> tensors_of(const Piece& piece) {
   return tensors;
 }
 
-constexpr Stage kStages[] = {Stage::heads, Stage::rotation, Stage::attention_output, Stage::mlp_input,
-                             Stage::mlp_output};
+std::vector<Stage> stages_of(Half half) {
+  if (half == Half::mlp) return {Stage::mlp_input, Stage::mlp_output};
+  return {Stage::heads, Stage::rotation, Stage::attention_output};
+}
+
+const char* name_of(Half half) { return half == Half::mlp ? "mlp" : "attention"; }
+
+// The halves of all layers, counted along the forward pass.
+int64_t place_of(int64_t layer, Half half) { return 2 * layer + (half == Half::mlp ? 1 : 0); }
 
 }  // namespace
 
@@ -73,15 +83,17 @@ std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int
   add_adapter(pieces, decoder, trained, decoder.head_layer());
   if (is_trained(decoder.norm_index())) cut(pieces, decoder, decoder.norm_index(), decoder.shape().hidden);
   for (int64_t layer = decoder.shape().layers - 1; layer >= 0; --layer) {
-    Piece piece{.name = fmt::format("layer {}", layer), .rows = {}, .layer = layer};
-    for (const Stage stage : kStages) {
-      for (const int tensor : decoder.stage_tensors(layer, stage)) {
-        const auto place = static_cast<size_t>(tensor);
-        if (trained[place]) piece.rows.push_back({place, 0, decoder.layout()[place].dims.front()});
+    for (const Half half : {Half::mlp, Half::attention}) {
+      Piece piece{.name = fmt::format("layer {} {}", layer, name_of(half)), .rows = {}, .layer = layer, .half = half};
+      for (const Stage stage : stages_of(half)) {
+        for (const int tensor : decoder.stage_tensors(layer, stage)) {
+          const auto place = static_cast<size_t>(tensor);
+          if (trained[place]) piece.rows.push_back({place, 0, decoder.layout()[place].dims.front()});
+        }
       }
+      std::ranges::sort(piece.rows, {}, &TensorRows::tensor);
+      if (!piece.rows.empty()) pieces.push_back(std::move(piece));
     }
-    std::ranges::sort(piece.rows, {}, &TensorRows::tensor);
-    if (!piece.rows.empty()) pieces.push_back(std::move(piece));
   }
   if (is_trained(decoder.embedding_index())) cut(pieces, decoder, decoder.embedding_index(), vocab_rows);
   add_adapter(pieces, decoder, trained, decoder.embedding_layer());
@@ -276,7 +288,7 @@ mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
     const std::vector<int32_t> which(targets.begin() + begin, targets.begin() + end);
     const mx::array normed = mx::take(*normed_, indices(where), 0);
     made = subtract_targets(std::exchange(made, mx::array(0.0f)), normed, indices(which));
-    made.eval();
+    pacer_.queue({made});
   }
   return made;
 }
@@ -337,12 +349,19 @@ mx::array LayerwisePass::last_output_gradient() {
 void LayerwisePass::backward(const HandOver& hand_over) {
   mx::array d = last_output_gradient();
   const LayerPass pass = layer_pass();
-  int64_t layer = decoder_.shape().layers;  // d is owed by the input of it
-  const auto next_layer = [&] {
-    --layer;
-    LayerPass::Backward result = pass.backward(layer, std::move(kept_.back()), std::exchange(d, mx::array(0.0f)),
-                                               to_embedding_ || layer > lowest_);
-    kept_.pop_back();
+  int64_t place = place_of(decoder_.shape().layers, Half::attention);  // d is owed by the input of this half
+  const auto next_half = [&] {
+    --place;
+    const int64_t layer = place / 2;
+    LayerPass::Backward result;
+    mx::array owed = std::exchange(d, mx::array(0.0f));
+    if (place == place_of(layer, Half::mlp)) {
+      result = pass.mlp_backward(layer, kept_.back(), std::move(owed));
+    } else {
+      result =
+          pass.attention_backward(layer, std::move(kept_.back()), std::move(owed), to_embedding_ || layer > lowest_);
+      kept_.pop_back();
+    }
     if (result.input) d = *std::exchange(result.input, std::nullopt);
     Arrays gradients;
     for (auto& [index, gradient] : result.tensors) gradients.push_back(std::exchange(gradient, mx::array(0.0f)));
@@ -353,9 +372,9 @@ void LayerwisePass::backward(const HandOver& hand_over) {
     const auto tensor = static_cast<int>(first.tensor);
     Arrays gradients;
     if (piece.layer >= 0) {
-      while (layer > piece.layer) gradients = next_layer();  // those between have nothing trained
+      while (place > place_of(piece.layer, piece.half)) gradients = next_half();  // those between have nothing trained
     } else if (tensor == decoder_.embedding_index()) {
-      while (layer > 0) next_layer();
+      while (place > 0) next_half();
       mx::array gradient = decoder_.shape().tied ? head_gradient(first.row, first.rows)
                                                  : mx::zeros({narrow(first.rows), d.shape(-1)}, mx::float32);
       d = mx::reshape(d, {-1, d.shape(-1)});
@@ -365,7 +384,7 @@ void LayerwisePass::backward(const HandOver& hand_over) {
     } else if (std::ranges::count(head_tensors_, tensor) > 0) {
       gradients = std::exchange(head_gradients_, {});
     } else if (std::ranges::count(decoder_.embedding_layer().adapter_tensors(), tensor) > 0) {
-      while (layer > 0) next_layer();
+      while (place > 0) next_half();
       gradients = embedding_adapter_gradients(tensors_of(piece), d);
     } else {
       gradients = {*std::exchange(norm_gradient_, std::nullopt)};

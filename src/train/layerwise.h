@@ -27,15 +27,16 @@ struct TensorRows {
 };
 // What is handed over at once.
 struct Piece {
-  std::string name;              // "layer 3", or a tensor's name, with rows where it is not all of them
+  std::string name;  // "layer 3 mlp", "layer 3 attention", or a tensor's name, with rows where it is not all of them
   std::vector<TensorRows> rows;  // of trained tensors
   int64_t layer = -1;            // whose tensors they are; -1 for the others
+  Half half = Half::attention;   // of that layer
   bool operator==(const Piece&) const = default;
 };
 
 // The pieces of a backward pass, in order: the head from its first row on (unless tied), the final norm, the layers
-// from last to first, the embedding. Head and embedding are cut after each `vocab_rows`. Those without anything trained
-// are left out.
+// from last to first, each one's MLP before its attention, the embedding. Head and embedding are cut after each
+// `vocab_rows`. Those without anything trained are left out.
 std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int64_t vocab_rows);
 
 // Takes a piece and its gradients (f32, or a single product of the weights' dtype; queued on the device; parallel to

@@ -83,7 +83,8 @@ Parameters Shards::of(const Parameters& tensors) const {
 }
 
 Piece Shards::as_parts(const Piece& piece) const {
-  Piece result{.name = piece.name, .rows = {}, .layer = piece.layer};
+  Piece result = piece;
+  result.rows.clear();
   for (const TensorRows& rows : piece.rows) {
     for (const size_t at : parts_of(rows)) result.rows.push_back({at, 0, parts_[at].rows.rows});
   }

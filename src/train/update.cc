@@ -57,13 +57,19 @@ void Update::count(size_t index, double squares) {
   if (!std::isfinite(squares)) bad_.push_back(tensor_of(index));
 }
 
+// All at once: a GPU's memory is far away.
 void Update::read_squares() {
-  for (Unread& unread : unread_) {
-    unread.squares.eval();
-    for (size_t i = 0; i < unread.rows.size(); ++i) {
-      const double squares = static_cast<double>(unread.squares.data<float>()[i]) / kSquaresScale;
+  if (unread_.empty()) return;
+  std::vector<mx::array> all;
+  for (const Unread& unread : unread_) all.push_back(unread.squares);
+  mx::array squares_of_all = mx::concatenate(all);
+  squares_of_all.eval();
+  const float* next = squares_of_all.data<float>();
+  for (const Unread& unread : unread_) {
+    for (const TensorRows& rows : unread.rows) {
+      const double squares = static_cast<double>(*next++) / kSquaresScale;
       if (bad_.empty() && !std::isfinite(squares)) updated_ = unread.updated_before;
-      count(unread.rows[i].tensor, squares);
+      count(rows.tensor, squares);
     }
   }
   unread_.clear();
