@@ -10,8 +10,9 @@
 namespace trunkline {
 namespace {
 
-// A layer's gradients are seven tensors, in these shares: a Qwen3-8B layer's matrices (q, k, v, o, gate, up, down).
+// A layer's gradients are seven tensors, in these shares: a Qwen3-8B layer's matrices (q, k, v, o; gate, up, down).
 constexpr int kShares[] = {4, 1, 1, 4, 12, 12, 12};
+constexpr size_t kOfAttention = 4;
 constexpr int kAllShares = std::accumulate(std::begin(kShares), std::end(kShares), 0);
 
 mx::array buffer_of(int64_t count) {
@@ -35,7 +36,9 @@ class Emulated final : public StepWork {
         counts.push_back(mine * share / kAllShares - mine * done / kAllShares);
         done = share;
       }
-      add(fmt::format("layer {}", layer), counts, layer);
+      const auto mlp = counts.begin() + kOfAttention;
+      add(fmt::format("layer {} mlp", layer), {mlp, counts.end()}, layer);
+      add(fmt::format("layer {} attention", layer), {counts.begin(), mlp}, layer);
     }
     if (embedding > 0) add("model.embed_tokens.weight", {embedding}, -1);
     // The embedding's own backward pass is a look-up.

@@ -3,20 +3,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <vector>
 
+#include "base/cores.h"
 #include "link/hello.h"
 
 namespace trunkline {
-
-inline int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 // How long: not at all where the lanes of all ranks of this host are more than its cores.
 inline std::chrono::nanoseconds spin_for(const std::vector<Member>& members, size_t rank, size_t lanes) {
   const auto neighbours = static_cast<size_t>(
       std::count_if(members.begin(), members.end(), [&](const Member& m) { return m.host == members[rank].host; }));
-  const bool spare = neighbours * lanes <= static_cast<size_t>(cores());
+  const bool spare = neighbours * lanes <= static_cast<size_t>(usable_cores());
   return spare ? std::chrono::microseconds(50) : std::chrono::microseconds(0);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/cores.h"
 #include "base/file.h"
 #include "comm/exchange.h"
 #include "comm/frame_channel.h"
@@ -60,8 +61,8 @@ Connections connect_ranks(const Config& config) {
   place.lanes = config.workers == Workers::single ? 1 : config.lanes;
   const bool one_host = Address::resolve(config.coordinator).front().loopback();
   const int ranks_here = one_host ? config.size : 1;
-  place.default_lanes = config.devices.empty() ? default_lanes(cores(), ranks_here)
-                                               : default_lanes(cores(), ranks_here, most_cables(config));
+  place.default_lanes = config.devices.empty() ? default_lanes(usable_cores(), ranks_here)
+                                               : default_lanes(usable_cores(), ranks_here, most_cables(config));
   return rendezvous(place);
 }
 

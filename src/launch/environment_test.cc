@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "launch/cores.h"
+#include "base/cores.h"
 
 namespace trunkline {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/fail.h"
 #include "base/process.h"
 #include "base/settings.h"
-#include "launch/cores.h"
+#include "base/cores.h"
 #include "launch/environment.h"
 #include "launch/fabric.h"
 #include "launch/guard.h"

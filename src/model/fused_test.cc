@@ -100,5 +100,12 @@ TEST(Fused, ReusesOnlyWhatIsLetGo) {
   EXPECT_EQ(furthest(x, copy), 0.0);
 }
 
+TEST(Fused, AddInF32) {
+  const mx::array sum = normal({3, 5}, 1), x = mx::astype(normal({3, 5}, 2), mx::bfloat16);
+  const mx::array made = add_in_f32(sum, x);
+  EXPECT_EQ(made.dtype(), mx::float32);
+  EXPECT_TRUE(mx::array_equal(made, sum + mx::astype(x, mx::float32)).item<bool>());
+}
+
 }  // namespace
 }  // namespace trunkline

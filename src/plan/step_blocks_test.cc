@@ -33,6 +33,32 @@ TEST(StepBlocks, AnEightBillionModelAtLongLengthFits) {
   EXPECT_LT(memory.total(), 45 * kGiB);
 }
 
+// Where blocks wait for memory: the same step in 16 bits, in the memory that a half of it would be.
+TEST(StepBlocks, InSixteenBitsItFitsHalf) {
+  StepSize size = kLong;
+  size.width = 2;
+  size.makes_scores = false;
+  size.blocks_at_once = 1;
+  const StepBlocks blocks = choose_blocks(qwen3_8b(), size, 22 * kGiB);
+  const StepMemory memory = step_memory(qwen3_8b(), size, blocks);
+  EXPECT_LE(memory.total(), 22 * kGiB);
+  EXPECT_GE(blocks.tokens, 1024) << "small blocks are slow";
+  EXPECT_LT(memory.gradients, int64_t{4} * 200'000'000) << "half a layer's";
+}
+
+// The head's gradient is whole only where all is kept; then few blocks add to it.
+TEST(StepBlocks, MemoryKeepsMoreBeforeItHoldsTheHeadsGradient) {
+  StepSize size{.rows = 1, .tokens = 2048, .targets = 2047, .state_width = 0, .pieces_on_their_way = 0};
+  size.blocks_at_once = 1;
+  const StepBlocks little = choose_blocks(qwen3_8b(), size, 40 * kGiB),
+                   much = choose_blocks(qwen3_8b(), size, 80 * kGiB);
+  EXPECT_LT(little.vocab_rows, qwen3_8b().vocab);
+  EXPECT_GT(little.keep_all, 18);
+  EXPECT_EQ(much.vocab_rows, qwen3_8b().vocab);
+  EXPECT_EQ(much.keep_all, 36);
+  EXPECT_EQ(much.logits, 2047);
+}
+
 TEST(StepBlocks, MoreMemoryNeverKeepsLess) {
   const ModelShape shape = qwen3_8b();
   int64_t all = 0, rows = 0;
