@@ -35,6 +35,7 @@ class Optimizer {
   // From here on trained tensors have f32 masters, which begin as `weights` (f32, parallel to the parameters): these
   // are updated, and parameters become what they are rounded to.
   void keep_masters(const Parameters& weights);
+  bool has_masters() const { return !masters_.empty(); }
   // The weights in full: masters where there are any, else the parameters' own.
   Parameters weights(const Parameters& parameters) const;
 

@@ -44,6 +44,25 @@ bool same_bytes(const mx::array& a, const mx::array& b) {
   return std::memcmp(x.data<char>(), y.data<char>(), x.nbytes()) == 0;
 }
 
+// All of the model's weights in f32, from those that were trained and `parameters`.
+Parameters full_weights(const Checkpoint& source, const Trained& trained, const Parameters& weights,
+                        const Parameters& parameters) {
+  Parameters all = parameters;
+  const bool rounded = parameters.front().dtype() != mx::float32;
+  if (rounded && weights.size() < all.size()) {
+    all = load_checkpoint(source.directory).tensors;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (trained[i]) continue;
+      if (i >= all.size() || !same_bytes(mx::astype(all[i], parameters[i].dtype()), parameters[i])) {
+        fail(ErrorKind::mismatch, "{}: {} is not what training began with; the checkpoints are untouched",
+             source.directory.string(), source.layout[i].name);
+      }
+    }
+  }
+  for (size_t i = 0; i < weights.size(); ++i) all[trained.tensors()[i]] = weights[i];
+  return cast(all, mx::float32);
+}
+
 }  // namespace
 
 void check_output(const fs::path& output, bool resume) {
@@ -65,26 +84,14 @@ void write_settings(const fs::path& output, const std::vector<Setting>& settings
   write_file(output / kSettings, text);
 }
 
-void restore_frozen(const Checkpoint& source, const Trained& trained, const Parameters& computed, Parameters& weights) {
-  if (trained.tensors().size() == weights.size()) return;
-  const Checkpoint again = load_checkpoint(source.directory);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (trained[i]) continue;
-    if (i >= again.tensors.size() || !same_bytes(mx::astype(again.tensors[i], computed[i].dtype()), computed[i])) {
-      fail(ErrorKind::mismatch, "{}: {} is not what training began with; the checkpoints are untouched",
-           source.directory.string(), source.layout[i].name);
-    }
-    weights[i] = mx::astype(again.tensors[i], mx::float32);
-  }
-}
-
-void save_model(const Checkpoint& source, const Parameters& parameters, const fs::path& output,
-                std::optional<Dtype> dtype) {
+void save_model(const Checkpoint& source, const Trained& trained, const Parameters& weights,
+                const Parameters& parameters, const fs::path& output, std::optional<Dtype> dtype) {
+  const Parameters all = full_weights(source, trained, weights, parameters);
   const std::optional<mx::Dtype> saved = dtype ? std::optional(mlx_dtype(*dtype)) : std::nullopt;
-  save_checkpoint(source, parameters, output, saved);
+  save_checkpoint(source, all, output, saved);
   const Checkpoint reloaded = load_checkpoint(output);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!same_bytes(reloaded.tensors[i], mx::astype(parameters[i], saved.value_or(source.dtypes[i])))) {
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!same_bytes(reloaded.tensors[i], mx::astype(all[i], saved.value_or(source.dtypes[i])))) {
       fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
            output.string(), source.layout[i].name);
     }

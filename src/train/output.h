@@ -18,14 +18,12 @@ void check_output(const std::filesystem::path& output, bool resume);
 // The settings as OUTPUT/settings.yaml, which `trunkline train -c` reads.
 void write_settings(const std::filesystem::path& output, const std::vector<Setting>& settings);
 
-// The weights of `source` (f32) where they were not trained: `computed`, parallel to its layout, may be rounded. Throws
-// Error(mismatch) naming the first that is not there any more as it was.
-void restore_frozen(const Checkpoint& source, const Trained& trained, const Parameters& computed, Parameters& weights);
-
-// Writes the trained model to OUTPUT, loads it again and compares every tensor with what was trained, rounded to the
-// dtype that it was saved in. Throws Error(system) naming the first that differs.
-void save_model(const Checkpoint& source, const Parameters& parameters, const std::filesystem::path& output,
-                std::optional<Dtype> dtype);
+// Writes the trained model to OUTPUT: `weights` (f32) of what was trained, all else as it came. Loads it again and
+// compares every tensor, rounded to the dtype that it was saved in. `parameters`: parallel to the layout, f32, or what
+// it was rounded to for computing; what is frozen is then read from the source again. Throws Error(system) naming the
+// first tensor that differs, Error(mismatch) naming one that in the source is not what it was.
+void save_model(const Checkpoint& source, const Trained& trained, const Parameters& weights,
+                const Parameters& parameters, const std::filesystem::path& output, std::optional<Dtype> dtype);
 
 // The same of a trained adapter, in f32 unless `dtype` says otherwise; it is loaded again for `base`.
 void save_trained_adapter(Adapter adapter, const Parameters& tensors, const Checkpoint& base,

@@ -277,16 +277,12 @@ void set_times(const Timeline& timeline, StepResult& result) {
 
 StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64_t targets) {
   const bool after = context.exchange.sync == Sync::after && context.group.size() > 1;
-  // Sharded: the state of this rank's parts, and their weights, which are apart from the model's.
-  const int64_t state = context.optimizer.state_bytes(), ranks = context.group.size();
-  const int64_t state_width =
-      context.sharded != nullptr ? (state + static_cast<int64_t>(sizeof(float)) + ranks - 1) / ranks : state;
   const mx::Dtype dtype = context.parameters[static_cast<size_t>(context.decoder.norm_index())].dtype();
   StepSize size = {.rows = rows,
                    .tokens = tokens,
                    .targets = targets,
                    .width = static_cast<int64_t>(mx::size_of(dtype)),
-                   .state_width = state_width,
+                   .state_width = context.state_bytes,
                    .holds_gradients = context.hold_gradients || after,
                    .pieces_on_their_way = context.group.size() > 1 ? 2 : 0,
                    .makes_scores = attention_makes_scores(dtype, static_cast<int>(context.decoder.shape().head_dim)),

@@ -13,16 +13,14 @@
 #include "train/agreement.h"
 #include "train/announcement.h"
 #include "train/batches.h"
-#include "train/clip.h"
 #include "train/facts.h"
 #include "train/fine_tune.h"
 #include "train/output.h"
 #include "train/progress.h"
-#include "train/resume.h"
 #include "train/run_data.h"
 #include "train/run_memory.h"
-#include "train/shards.h"
-#include "train/snapshot.h"
+#include "train/run_snapshots.h"
+#include "train/run_weights.h"
 #include "train/step.h"
 #include "train/together.h"
 #include "train/validation.h"
@@ -52,11 +50,7 @@ class Trainer {
     bound_memory(memory_limit_);
     prepare();
     agree();
-    choose_fixed_blocks();
-    if (options_.shard_optimizer && group_.size() > 1) share_optimizer();
-    if (options_.resume) go_on();
-    if (shards_) sharded_.emplace(group_, *shards_, parameters_);
-    take_dtype();
+    begin(options_.resume ? go_on() : std::nullopt);
     announce();
     const InterruptWatch interrupts;
     const bool interrupted = loop(interrupts);
@@ -84,9 +78,10 @@ class Trainer {
       checkpoint_ = load_checkpoint(options_.model);
       adapter_ = adapter_to_train(options_, checkpoint_);
       decoder_.emplace(checkpoint_.shape, adapter_ ? adapter_->shape : AdapterShape{});
-      parameters_ = take_as_f32(checkpoint_);
-      if (adapter_) std::ranges::move(std::exchange(adapter_->tensors, {}), std::back_inserter(parameters_));
-      mx::eval(parameters_);
+      Parameters parameters = take_as_f32(checkpoint_);
+      if (adapter_) std::ranges::move(std::exchange(adapter_->tensors, {}), std::back_inserter(parameters));
+      mx::eval(parameters);
+      weights_.emplace(group_, *decoder_, trained_tensors(options_, *decoder_), std::move(parameters));
     });
     data_ = read_data(group_, options_, checkpoint_.shape.vocab);
     if (!data_.valid && (options_.early_stopping_patience > 0 || keeps_best(options_))) {
@@ -97,13 +92,12 @@ class Trainer {
     total_ = options_.epochs > 0 ? options_.epochs * order_->steps_per_epoch() : options_.iters;
     options_.schedule = full_schedule(options_, total_);
     schedule_.emplace(options_.schedule);
-    trained_ = trained_tensors(options_, *decoder_);
-    optimizer_.emplace(options_.optimizer, decoder_->layout(), trained_);
-    if (has_masters()) optimizer_->keep_masters(parameters_);  // counted from here on; take_dtype has the last word
     timeline_.emplace(!options_.trace.empty());
-    if (leads()) store_.emplace(options_.output, trained_.of(decoder_->layout()), options_.keep);
+    snapshots_.emplace(group_, options_.output, trained_layout(), options_.keep, keeps_best(options_));
     if (adapter_) weight_facts_.push_back(fact_of(adapter_->shape));
-    if (trained_.tensors().size() < parameters_.size()) weight_facts_.push_back(fact_of_frozen(parameters_, trained_));
+    if (trained_layout().size() < decoder_->layout().size()) {
+      weight_facts_.push_back(fact_of_frozen(weights_->parameters(), weights_->trained()));
+    }
   }
 
   void take_output() {
@@ -111,6 +105,8 @@ class Trainer {
     output_.emplace(options_.output, "--output");
     check_output(options_.output, options_.resume);  // the run that had it may have come to its end just now
   }
+
+  std::vector<TensorShape> trained_layout() const { return weights_->trained().of(decoder_->layout()); }
 
   // What a snapshot must share with the run that goes on from it.
   std::vector<Fact> run_facts() const {
@@ -131,30 +127,27 @@ class Trainer {
     std::ranges::copy(weight_facts_, std::back_inserter(facts));
     // A resumed run takes what it trains from the snapshot.
     if (!options_.resume) {
-      const Parameters begin = trained_.of(parameters_);
-      std::ranges::copy(facts_of(trained_.of(decoder_->layout()), begin), std::back_inserter(facts));
+      const Parameters begin = weights_->trained().of(weights_->parameters());
+      std::ranges::copy(facts_of(trained_layout(), begin), std::back_inserter(facts));
     }
     require_agreement(group_, facts);
   }
 
-  void go_on() {
-    const std::optional<Resumed> resumed = resume(group_, store_ ? &*store_ : nullptr, run_facts(), parameters_,
-                                                  trained_, *optimizer_, shards_ ? &*shards_ : nullptr, warnings_);
+  std::optional<Resumed> go_on() {
+    std::optional<Resumed> resumed = snapshots_->resume(run_facts(), *weights_, warnings_);
     if (!resumed) {
       notes_.push_back("no checkpoint was saved before this run ended: it begins again");
-      return;
+      return resumed;
     }
     if (resumed->state.step > total_) {
       fail(ErrorKind::input, "--resume: the newest checkpoint is of step {}, past the run's {} steps",
            resumed->state.step, total_);
     }
     state_ = resumed->state;
-    saved_ = state_.step;
-    best_saved_ = resumed->has_best;
     losses_.restore(state_.losses);
     grad_norms_.restore(state_.grad_norms);
     notes_.push_back(fmt::format("going on from step {}", state_.step));
-    if (keeps_best(options_) && state_.best.loss && !best_saved_) {
+    if (keeps_best(options_) && state_.best.loss && !snapshots_->has_best(state_)) {
       notes_.push_back(fmt::format("there is no checkpoint of the best validation so far, {:.4f} at step {}",
                                    *state_.best.loss, state_.best.step));
     }
@@ -164,10 +157,25 @@ class Trainer {
           "rounded in another order, so the weights will differ in their last bits",
           resumed->ranks, group_.size()));
     }
+    return resumed;
+  }
+
+  bool shares_optimizer() const { return options_.shard_optimizer && group_.size() > 1; }
+  bool has_masters() const { return options_.dtype != Dtype::f32 && !options_.pure_bf16; }
+
+  // With the weights to begin or go on with.
+  void begin(std::optional<Resumed> resumed) {
+    weights_->begin({.optimizer = options_.optimizer,
+                     .dtype = options_.dtype,
+                     .masters = has_masters(),
+                     .shared = shares_optimizer()});
+    choose_fixed_blocks();
+    if (shares_optimizer()) weights_->share(blocks_.vocab_rows);
+    if (resumed) weights_->restore_optimizer(std::move(resumed->optimizer), resumed->state.step);
   }
 
   std::string describe_fine_tuning() const {
-    return adapter_ ? describe(adapter_->shape, checkpoint_.shape) : describe(trained_, *decoder_);
+    return adapter_ ? describe(adapter_->shape, checkpoint_.shape) : describe(weights_->trained(), *decoder_);
   }
 
   const char* describe_dtype() const {
@@ -178,7 +186,7 @@ class Trainer {
   void announce() {
     together(group_, [&] {
       if (!leads()) return;
-      if (!options_.resume) store_->clean();
+      if (!options_.resume) snapshots_->clean();
       write_settings(options_.output, settings_of(options_));
     });
     progress_.emplace(options_.output, state_.step, total_, options_.steps_per_report, !leads());
@@ -214,8 +222,8 @@ class Trainer {
       const bool last = stop || state_.step == total_ || stops_early();
       const bool save = last || state_.step % options_.save_every == 0 || (best && keeps_best(options_));
       if (save || state_.step % options_.check_every == 0) {
-        gather_weights();
-        require_equal_weights(group_, trained_.of(decoder_->layout()), trained_.of(parameters_), state_.step);
+        weights_->gather();
+        require_equal_weights(group_, trained_layout(), weights_->trained().of(weights_->parameters()), state_.step);
       }
       if (save) this->save();
       if (!stop || state_.step == total_ || stops_early()) continue;
@@ -241,7 +249,6 @@ class Trainer {
     const auto start = Clock::now();
     const double loss = mean_loss_of(*data_.valid, options_.val_batches);
     const bool best = state_.best.take(state_.step, loss, options_.early_stopping_threshold);
-    if (best) best_saved_ = false;
     progress_->loss(state_.step, "val", loss, seconds_since(start), state_.best);
     return best;
   }
@@ -254,9 +261,9 @@ class Trainer {
   StepContext step_context() {
     return {.group = group_,
             .decoder = *decoder_,
-            .parameters = parameters_,
-            .trained = trained_,
-            .optimizer = *optimizer_,
+            .parameters = weights_->parameters(),
+            .trained = weights_->trained(),
+            .optimizer = weights_->optimizer(),
             .rows = *data_.train,
             .timeline = *timeline_,
             .dropout = adapter_ ? adapter_->shape.dropout : 0.0,
@@ -270,8 +277,9 @@ class Trainer {
             .exchange = {.sync = options_.sync,
                          .busy_wait = options_.busy_wait,
                          .wire = options_.wire_dtype,
-                         .shards = shards_ ? &*shards_ : nullptr},
-            .sharded = sharded_ ? &*sharded_ : nullptr,
+                         .shards = weights_->shards()},
+            .sharded = weights_->sharded(),
+            .state_bytes = weights_->state_bytes(),
             .memory_limit = memory_limit_,
             .blocks = blocks_,
             .recompute = options_.recompute};
@@ -293,45 +301,6 @@ class Trainer {
     group_.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
   }
 
-  // Each rank has the optimizer's state of its parts alone.
-  void share_optimizer() {
-    shards_.emplace(pieces_of(*decoder_, trained_, blocks_.vocab_rows), decoder_->layout(), group_.rank(),
-                    group_.size());
-    const std::vector<TensorShape> layout = shards_->layout();
-    optimizer_.emplace(options_.optimizer, layout, Trained::all(layout.size()));
-  }
-
-  bool has_masters() const { return options_.dtype != Dtype::f32 && !options_.pure_bf16; }
-
-  // From here on the model is computed in the dtype asked for. What is trained goes on in f32: the optimizer's masters,
-  // or this rank's parts of them.
-  void take_dtype() {
-    if (options_.dtype == Dtype::f32) return;
-    if (has_masters() && !shards_) optimizer_->keep_masters(parameters_);
-    parameters_ = cast(std::exchange(parameters_, {}), mx::bfloat16);
-    mx::eval(parameters_);
-    largest_ = size_of(step_context(), largest_.rows, largest_.tokens, largest_.targets);
-  }
-
-  // The weights in f32. Where a shared optimizer has the masters, they are rank 0's alone; all ranks call.
-  Parameters full_weights() {
-    if (options_.dtype == Dtype::f32) return parameters_;
-    Parameters weights = cast(optimizer_->weights(parameters_), mx::float32);
-    if (!sharded_) return weights;
-    const Parameters whole = gather_parts(group_, *shards_, sharded_->own());
-    for (const size_t i : trained_.tensors()) {
-      if (leads()) weights[i] = whole[i];
-    }
-    return weights;
-  }
-
-  // Before weights are read but by a step, which does so itself.
-  void gather_weights() {
-    if (!sharded_) return;
-    sharded_->start(parameters_);
-    sharded_->finish();
-  }
-
   // Returns whether a rank wishes to stop.
   bool step(bool stop_wish) {
     const std::vector<int64_t> rows = order_->step(state_.step);
@@ -346,7 +315,7 @@ class Trainer {
       result = run_step(context, state_.step + 1, parts[static_cast<size_t>(group_.rank())], rate, stop_wish);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::numeric) throw;
-      fail(ErrorKind::numeric, "{}; {}", error.what(), last_good());
+      fail(ErrorKind::numeric, "{}; {}", error.what(), snapshots_->last_good());
     }
     ++state_.step;
     if (result.spike == StepResult::Spike::none) {
@@ -369,73 +338,45 @@ class Trainer {
   }
 
   double mean_loss_of(const Sequences& rows, int64_t batches) {
-    gather_weights();
+    weights_->gather();
     const int64_t limit = batches < 0 ? -1 : batches * options_.batch_size;
-    return mean_loss(group_, *decoder_, parameters_, rows, limit, rows_per_micro_batch());
-  }
-
-  std::string last_good() const {
-    if (saved_ == 0) return "no checkpoint was saved yet; the model that training began with is untouched";
-    return fmt::format("the last good checkpoint is {}",
-                       (options_.output / "checkpoints" / std::to_string(saved_)).string());
+    return mean_loss(group_, *decoder_, weights_->parameters(), rows, limit, rows_per_micro_batch());
   }
 
   void save() {
-    const Parameters weights = trained_.of(full_weights());
-    if (const auto bad = first_not_finite(weights)) {
-      fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", state_.step,
-           trained_.of(decoder_->layout())[*bad].name, last_good());
-    }
-    if (state_.best.step == state_.step) best_saved_ = true;
     state_.losses = losses_.values();
     state_.grad_norms = grad_norms_.values();
-    NamedArrays optimizer = optimizer_->state();
-    if (shards_) optimizer = gather_state(group_, *shards_, optimizer);
-    together(group_, [&] {
-      if (!leads()) return;
-      store_->save({.state = state_,
-                    .seed = options_.seed,
-                    .ranks = group_.size(),
-                    .version = std::string(version()),
-                    .facts = run_facts(),
-                    .weights = weights,
-                    .optimizer = std::move(optimizer)},
-                   best_saved_ && keeps_best(options_) ? std::optional(state_.best.step) : std::nullopt);
-    });
-    saved_ = state_.step;
-    progress_->say(fmt::format("saved {}", (options_.output / "checkpoints" / std::to_string(saved_)).string()));
+    snapshots_->save(state_, options_.seed, run_facts(), *weights_);
+    progress_->say(fmt::format("saved {}", snapshots_->path_of(state_.step).string()));
   }
 
   void finish() {
-    Parameters weights = full_weights();
-    optimizer_.reset();
-    sharded_.reset();
-    if (options_.load_best_model_at_end) take_best(weights);
+    Parameters trained = weights_->trained_weights();
+    weights_->end();
+    if (options_.load_best_model_at_end) take_best(trained);
     together(group_, [&] {
       if (!leads()) return;
       if (adapter_) {
-        save_trained_adapter(*adapter_, trained_.of(weights), checkpoint_, options_.output, options_.save_dtype);
+        save_trained_adapter(*adapter_, trained, checkpoint_, options_.output, options_.save_dtype);
       } else {
-        if (options_.dtype != Dtype::f32) restore_frozen(checkpoint_, trained_, parameters_, weights);
-        save_model(checkpoint_, weights, options_.output, options_.save_dtype);
+        save_model(checkpoint_, weights_->trained(), trained, weights_->parameters(), options_.output,
+                   options_.save_dtype);
       }
     });
     progress_->say(fmt::format("saved the {} to {}; reload equal: all {} tensors", adapter_ ? "adapter" : "model",
                                options_.output.string(),
                                adapter_ ? adapter_->layout.size() : checkpoint_.layout.size()));
-    parameters_ = options_.dtype == Dtype::f32 ? std::move(weights) : cast(weights, mx::bfloat16);
+    weights_->compute_with(trained);
     if (data_.test) measure("test", *data_.test, options_.test_batches);
   }
 
-  // The weights become those of the best validation.
-  void take_best(Parameters& weights) {
-    if (!best_saved_) {
+  // What was trained becomes what it was at the best validation.
+  void take_best(Parameters& trained) {
+    if (!snapshots_->has_best(state_)) {
       progress_->say("the model is that of the last step: there is no checkpoint of the best validation");
       return;
     }
-    if (state_.best.step != state_.step) {
-      load_weights(group_, store_ ? &*store_ : nullptr, state_.best.step, weights, trained_);
-    }
+    if (state_.best.step != state_.step) snapshots_->load_best(trained);
     progress_->say(fmt::format("the model is that of step {}, whose validation loss, {:.4f}, was the best",
                                state_.best.step, *state_.best.loss));
   }
@@ -445,16 +386,12 @@ class Trainer {
   Checkpoint checkpoint_;
   std::optional<Adapter> adapter_;  // its tensors are among the parameters
   std::optional<Decoder> decoder_;
-  Parameters parameters_;
-  Trained trained_{{}};
+  std::optional<RunWeights> weights_;
   RunData data_;
   std::optional<StepRows> order_;
   std::optional<Schedule> schedule_;
-  std::optional<Optimizer> optimizer_;
-  std::optional<Shards> shards_;  // with several ranks that share the optimizer
-  std::optional<ShardedWeights> sharded_;
   std::optional<DirectoryLock> output_;  // rank 0's
-  std::optional<SnapshotStore> store_;   // rank 0's
+  std::optional<RunSnapshots> snapshots_;
   std::optional<Progress> progress_;
   std::vector<Fact> weight_facts_;
   std::vector<std::string> warnings_, notes_;
@@ -466,8 +403,6 @@ class Trainer {
   RunState state_;
   SpikeWatch losses_{options_.skip_loss_z, options_.skip_window};
   SpikeWatch grad_norms_{options_.skip_grad_z, options_.skip_window};
-  int64_t saved_ = 0;        // the step of the newest snapshot; 0: none
-  bool best_saved_ = false;  // there is a snapshot of the best validation
 };
 
 }  // namespace

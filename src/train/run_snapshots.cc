@@ -1,0 +1,88 @@
+#include "train/run_snapshots.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/fail.h"
+#include "base/version.h"
+#include "bridge/arrays.h"
+#include "train/clip.h"
+#include "train/together.h"
+
+namespace trunkline {
+
+RunSnapshots::RunSnapshots(Group& group, const std::filesystem::path& output, const std::vector<TensorShape>& layout,
+                           int64_t keep, bool keeps_best)
+    : group_(group), store_(output, layout, keep), layout_(layout), keeps_best_(keeps_best) {}
+
+void RunSnapshots::clean() const {
+  if (group_.rank() == 0) store_.clean();
+}
+
+std::optional<Resumed> RunSnapshots::resume(const std::vector<Fact>& facts, RunWeights& weights,
+                                            std::vector<std::string>& warnings) {
+  std::optional<Snapshot> snapshot;
+  nlohmann::ordered_json note;
+  together(group_, [&] {
+    if (group_.rank() != 0) return;
+    store_.clean();
+    snapshot = store_.load_newest(facts, warnings);
+    if (!snapshot) return;
+    note = {{"state", to_json(snapshot->state)},
+            {"ranks", snapshot->ranks},
+            {"has_best", std::filesystem::exists(store_.path_of(snapshot->state.best.step))}};
+  });
+  note = nlohmann::ordered_json::parse(gather_text(group_, note.dump()).front());
+  if (note.is_null()) return std::nullopt;
+  Resumed resumed = {.state = run_state_from(note["state"]), .ranks = note["ranks"], .optimizer = {}};
+  saved_ = resumed.state.step;
+  if (note["has_best"]) best_ = resumed.state.best.step;
+
+  const std::vector<size_t>& tensors = weights.trained().tensors();
+  Parameters given = snapshot ? std::move(snapshot->weights) : weights.trained().of(weights.parameters());
+  for (const size_t tensor : tensors) weights.parameters()[tensor] = mx::array(0.0f);  // let go
+  broadcast(group_, given, 0);
+  for (size_t i = 0; i < given.size(); ++i) {
+    weights.parameters()[tensors[i]] = std::exchange(given[i], mx::array(0.0f));
+  }
+  if (snapshot) resumed.optimizer = std::move(snapshot->optimizer);
+  return resumed;
+}
+
+void RunSnapshots::save(const RunState& state, uint64_t seed, const std::vector<Fact>& facts, RunWeights& weights) {
+  const Parameters trained = weights.trained_weights();
+  if (const auto bad = first_not_finite(trained)) {
+    fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", state.step, layout_[*bad].name,
+         last_good());
+  }
+  if (state.best.step == state.step) best_ = state.step;
+  NamedArrays optimizer = weights.optimizer_state();
+  together(group_, [&] {
+    if (group_.rank() != 0) return;
+    store_.save({.state = state,
+                 .seed = seed,
+                 .ranks = group_.size(),
+                 .version = std::string(version()),
+                 .facts = facts,
+                 .weights = trained,
+                 .optimizer = std::move(optimizer)},
+                keeps_best_ && has_best(state) ? std::optional(best_) : std::nullopt);
+  });
+  saved_ = state.step;
+}
+
+std::filesystem::path RunSnapshots::path_of(int64_t step) const { return store_.path_of(step); }
+
+std::string RunSnapshots::last_good() const {
+  if (saved_ == 0) return "no checkpoint was saved yet; the model that training began with is untouched";
+  return fmt::format("the last good checkpoint is {}", path_of(saved_).string());
+}
+
+void RunSnapshots::load_best(Parameters& weights) const {
+  together(group_, [&] {
+    if (group_.rank() == 0) weights = store_.load_weights(best_);
+  });
+  broadcast(group_, weights, 0);
+}
+
+}  // namespace trunkline

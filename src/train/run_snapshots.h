@@ -1,0 +1,57 @@
+// The snapshots of a run: saved as it goes, gone on from, and the best of them. Rank 0 reads and writes them, all ranks
+// call.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/run_state.h"
+#include "train/run_weights.h"
+#include "train/snapshot.h"
+#include "trunkline/group.h"
+
+namespace trunkline {
+
+// Where the run stood.
+struct Resumed {
+  RunState state;
+  int ranks = 1;
+  NamedArrays optimizer;  // rank 0's, for RunWeights::restore_optimizer
+};
+
+class RunSnapshots {
+ public:
+  // In `output`: the newest `keep`, and if `keeps_best` that of the best validation. `layout`: of what is trained.
+  RunSnapshots(Group& group, const std::filesystem::path& output, const std::vector<TensorShape>& layout, int64_t keep,
+               bool keeps_best);
+
+  // Removes what a crashed save left behind.
+  void clean() const;
+
+  // The newest snapshot: trained weights become those of it; `weights` have not begun. None, and nothing changed, where
+  // there is none. Throws Error(mismatch) naming what differs between its facts and `facts`.
+  std::optional<Resumed> resume(const std::vector<Fact>& facts, RunWeights& weights,
+                                std::vector<std::string>& warnings);
+
+  // Throws Error(numeric) if a trained weight is not finite, naming the first and the last good snapshot.
+  void save(const RunState& state, uint64_t seed, const std::vector<Fact>& facts, RunWeights& weights);
+
+  std::filesystem::path path_of(int64_t step) const;
+  // For the message of a run that cannot go on.
+  std::string last_good() const;
+
+  // Whether there is one of the best validation so far; and its weights, in place of `weights` (what is trained, f32).
+  bool has_best(const RunState& state) const { return best_ != 0 && best_ == state.best.step; }
+  void load_best(Parameters& weights) const;
+
+ private:
+  Group& group_;
+  SnapshotStore store_;
+  std::vector<TensorShape> layout_;
+  bool keeps_best_;
+  int64_t saved_ = 0, best_ = 0;  // steps of the newest snapshot and of that of a best validation; 0: none
+};
+
+}  // namespace trunkline
