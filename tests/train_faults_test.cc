@@ -102,6 +102,60 @@ TEST_F(TrainFaultsTest, AGradientThatIsNotFiniteIsNamed) {
   EXPECT_THAT(held.output + held.error, AllOf(HasSubstr("is not finite"), HasSubstr("nothing was updated")));
 }
 
+// With a shared optimizer one rank alone sees the infinity, in a row that it updates, when others have updated theirs:
+// all end with the tensor's name and the last good checkpoint, and nothing of that step is saved.
+TEST_F(TrainFaultsTest, AnInfinityThatOneRankSeesEndsAll) {
+  // Unit 20 of the first MLP adds nothing (its up row is zero), but the gradient of that row is beyond f32 where the
+  // unit's gate is open: at the token Z, which one row has.
+  constexpr int kLarge = 3, kGate = 5, kUnit = 20;
+  const auto tokenizer = nlohmann::json::parse(read_file(model() / "tokenizer.json"));
+  const int token = tokenizer["model"]["vocab"]["Z"];
+  write_tiny_weights(model(), [&](const std::string& name, mx::array& value) {
+    const auto put = [&](const mx::Shape& from, const mx::Shape& to, float x) {
+      mx::Shape size = to;
+      for (size_t i = 0; i < size.size(); ++i) size[i] -= from[i];
+      value = mx::slice_update(value, mx::full(size, x), from, to);
+    };
+    const int rows = value.shape(0), columns = value.ndim() > 1 ? value.shape(1) : 0;
+    if (name == "model.embed_tokens.weight") {
+      put({0, kGate}, {rows, kGate + 1}, 0.0f);
+      put({token, kGate}, {token + 1, kGate + 1}, 0.1f);
+    } else if (name == "model.layers.0.self_attn.o_proj.weight") {
+      put({kGate, 0}, {kGate + 1, columns}, 0.0f);
+    } else if (name == "model.layers.0.post_attention_layernorm.weight") {
+      put({kLarge}, {kLarge + 1}, 1e15f);
+    } else if (name == "model.layers.0.mlp.gate_proj.weight" || name == "model.layers.0.mlp.up_proj.weight") {
+      put({kUnit, 0}, {kUnit + 1, columns}, 0.0f);
+      put({0, kLarge}, {rows, kLarge + 1}, 0.0f);
+      if (name == "model.layers.0.mlp.gate_proj.weight") put({kUnit, kGate}, {kUnit + 1, kGate + 1}, 1.0f);
+    } else if (name == "model.layers.0.mlp.down_proj.weight") {
+      put({0, kUnit}, {rows, kUnit + 1}, 1e30f);
+    }
+  });
+  write_file(data() / "train.jsonl", read_file(data() / "train.jsonl") + "{\"text\": \"1 2 Z 3 4\"}\n");
+  const std::vector<std::string> arguments = {"--optimizer",   "sgd", "--learning-rate",  "0", "--epochs", "1",
+                                              "--batch-size",  "2",   "--save-every",     "1", "--keep",   "99",
+                                              "--val-batches", "0",   "--shard-optimizer"};
+  for (const bool hold : {false, true}) {
+    const std::string out = hold ? "held" : "out";
+    const Ended ended = run(train(hold ? with(arguments, {"--hold-gradients"}) : arguments, out, 2));
+    EXPECT_NE(ended.code, 0);
+    int64_t good = 0;
+    while (fs::exists(output(out) / "checkpoints" / std::to_string(good + 1))) ++good;
+    ASSERT_GT(good, 0) << ended.output << ended.error;
+    const std::string reason = fmt::format(
+        "trunkline: step {}: the gradient of model.layers.0.mlp.up_proj.weight is not finite; {}; the last good "
+        "checkpoint is {}",
+        good + 1,
+        hold ? "nothing was updated"
+             : "other tensors were updated already, nothing of this step is saved (--hold-gradients checks all first)",
+        (output(out) / "checkpoints" / std::to_string(good)).string());
+    EXPECT_THAT(ended.output + ended.error, AllOf(HasSubstr("[0] " + reason), HasSubstr("[1] " + reason)));
+    EXPECT_FALSE(fs::exists(output(out) / "model.safetensors"));
+    EXPECT_EQ(metrics(out).back()["step"], good);
+  }
+}
+
 TEST_F(TrainFaultsTest, TheLastGoodCheckpointIsNamed) {
   // Two good steps, then a learning rate that throws the weights out of f32.
   write_file(folder_ / "run.yaml", "lr_schedule: {name: exponential_decay, arguments: [1e-3, 1e19]}\noptimizer: sgd\n");
