@@ -266,7 +266,7 @@ TEST_F(TrainTest, ASharedOptimizerGoesOnWithAndWithout) {
 // weights are those without sharing but for rounding; of two ranks to the last bit.
 TEST_F(TrainTest, ASharedOptimizerOverARing) {
   const auto ring = with(
-      kSgd, {"--iters", "8", "--batch-size", "6", "--vocab-slice", "150", "--check-every", "1", "--algorithm", "ring"});
+      kSgd, {"--iters", "4", "--batch-size", "6", "--vocab-slice", "150", "--check-every", "1", "--algorithm", "ring"});
   const auto shared = with(ring, {"--shard-optimizer"});
   for (const int ranks : {2, 3}) {
     const auto name = [&](const char* what) { return fmt::format("{}-{}", what, ranks); };
@@ -278,7 +278,7 @@ TEST_F(TrainTest, ASharedOptimizerOverARing) {
     EXPECT_LT(largest_difference(name("overlap"), name("all")), 2e-6);
   }
   EXPECT_EQ(weights("overlap-2"), weights("all-2"));
-  ASSERT_EQ(run(train(with(shared, {"--iters", "4"}), "cut", 3)).code, 0);
+  ASSERT_EQ(run(train(with(shared, {"--iters", "2"}), "cut", 3)).code, 0);
   ASSERT_EQ(run(train(with(shared, {"--resume"}), "cut", 3)).code, 0);
   EXPECT_EQ(weights("cut"), weights("overlap-3"));
 }
