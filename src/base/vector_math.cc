@@ -45,7 +45,7 @@ HWY_INLINE Floats sigmoid(Floats x) {
 }
 HWY_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp_of(std::min(-x, 88.0f))); }
 
-void softmax_target(const float* in, float* out, size_t count, float scale) {
+float softmax_target(const float* in, float* out, size_t count, float scale) {
   const Tag tag;
   // x * 0 is 0 for every number and NaN for what is none; added to the sum, it makes the whole row NaN. (The maximum
   // and exp would lose it.)
@@ -86,6 +86,7 @@ void softmax_target(const float* in, float* out, size_t count, float scale) {
       0, count,
       [&](size_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(tag, out + i), hn::Set(tag, inverse)), tag, out + i); },
       [&](size_t i) HWY_ATTR { out[i] *= inverse; });
+  return static_cast<float>(top + std::log(sum));
 }
 
 void softmax_gradient_target(const float* p, const float* dp, float* out, size_t count, float scale) {
@@ -141,6 +142,108 @@ void swiglu_gradients_target(const float* gate, const float* up, const float* d,
       });
 }
 
+// 1 / sqrt(mean(x^2) + epsilon)
+HWY_INLINE float inverse_rms(const float* x, size_t count, float epsilon) {
+  const Tag tag;
+  auto squares = hn::Zero(tag);
+  float squares_rest = 0;
+  for_vectors(
+      0, count,
+      [&](size_t i) HWY_ATTR {
+        const auto value = hn::LoadU(tag, x + i);
+        squares = hn::MulAdd(value, value, squares);
+      },
+      [&](size_t i) HWY_ATTR { squares_rest += x[i] * x[i]; });
+  const float sum = hn::GetLane(hn::SumOfLanes(tag, squares)) + squares_rest;
+  return 1.0f / std::sqrt(sum / static_cast<float>(count) + epsilon);
+}
+
+void rms_norm_target(const float* x, const float* weight, float* out, size_t count, float epsilon) {
+  const Tag tag;
+  const float inverse = inverse_rms(x, count, epsilon);
+  for_vectors(
+      0, count,
+      [&](size_t i) HWY_ATTR {
+        const auto normed = hn::Mul(hn::LoadU(tag, x + i), hn::Set(tag, inverse));
+        hn::StoreU(hn::Mul(normed, hn::LoadU(tag, weight + i)), tag, out + i);
+      },
+      [&](size_t i) HWY_ATTR { out[i] = x[i] * inverse * weight[i]; });
+}
+
+// With r the inverse root, n = r x and g = d weight: r (g - n mean(g n)) for x, d n for the weight.
+void rms_norm_gradients_target(const float* x, const float* weight, const float* d, float* d_x, float* d_weight,
+                               size_t count, float epsilon) {
+  const Tag tag;
+  const float inverse = inverse_rms(x, count, epsilon);
+  auto sums = hn::Zero(tag);
+  float sums_rest = 0;
+  for_vectors(
+      0, count,
+      [&](size_t i) HWY_ATTR {
+        const auto owed = hn::Mul(hn::LoadU(tag, d + i), hn::Mul(hn::LoadU(tag, x + i), hn::Set(tag, inverse)));
+        sums = hn::MulAdd(owed, hn::LoadU(tag, weight + i), sums);
+        hn::StoreU(hn::Add(hn::LoadU(tag, d_weight + i), owed), tag, d_weight + i);
+      },
+      [&](size_t i) HWY_ATTR {
+        const float owed = d[i] * (x[i] * inverse);
+        sums_rest += owed * weight[i];
+        d_weight[i] += owed;
+      });
+  const float mean = (hn::GetLane(hn::SumOfLanes(tag, sums)) + sums_rest) / static_cast<float>(count);
+  for_vectors(
+      0, count,
+      [&](size_t i) HWY_ATTR {
+        const auto normed = hn::Mul(hn::LoadU(tag, x + i), hn::Set(tag, inverse));
+        const auto scaled = hn::Mul(hn::LoadU(tag, d + i), hn::LoadU(tag, weight + i));
+        hn::StoreU(hn::Mul(hn::NegMulAdd(normed, hn::Set(tag, mean), scaled), hn::Set(tag, inverse)), tag, d_x + i);
+      },
+      [&](size_t i) HWY_ATTR { d_x[i] = (d[i] * weight[i] - x[i] * inverse * mean) * inverse; });
+}
+
+void rotate_target(const float* x, const float* cosine, const float* sine, float* out, size_t half, bool back) {
+  const Tag tag;
+  const float sign = back ? -1.0f : 1.0f;
+  for_vectors(
+      0, half,
+      [&](size_t i) HWY_ATTR {
+        const auto a = hn::LoadU(tag, x + i), b = hn::LoadU(tag, x + half + i), c = hn::LoadU(tag, cosine + i);
+        const auto s = hn::Mul(hn::LoadU(tag, sine + i), hn::Set(tag, sign));
+        hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), tag, out + i);
+        hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), tag, out + half + i);
+      },
+      [&](size_t i) HWY_ATTR {
+        const float a = x[i], b = x[half + i], c = cosine[i], s = sine[i] * sign;
+        out[i] = a * c - b * s;
+        out[half + i] = b * c + a * s;
+      });
+}
+
+// Without MulAdd, which rounds once or twice as the processor has it.
+void adamw_step_target(float* weights, float* m, float* v, const float* gradient, size_t count,
+                       const AdamwFactors& factors) {
+  const Tag tag;
+  for_vectors(
+      0, count,
+      [&](size_t i) HWY_ATTR {
+        const auto times = [&](Floats x, float factor) HWY_ATTR { return hn::Mul(x, hn::Set(tag, factor)); };
+        const auto g = times(hn::LoadU(tag, gradient + i), factors.scale);
+        const auto mean = hn::Add(times(hn::LoadU(tag, m + i), factors.beta1), times(g, factors.rest1));
+        const auto squares = hn::Add(times(hn::LoadU(tag, v + i), factors.beta2), times(hn::Mul(g, g), factors.rest2));
+        const auto divisor = hn::Add(times(hn::Sqrt(squares), factors.root), hn::Set(tag, factors.epsilon));
+        const auto kept = times(hn::LoadU(tag, weights + i), factors.keep);
+        hn::StoreU(mean, tag, m + i);
+        hn::StoreU(squares, tag, v + i);
+        hn::StoreU(hn::Sub(kept, hn::Div(times(mean, factors.rate), divisor)), tag, weights + i);
+      },
+      [&](size_t i) HWY_ATTR {
+        const float g = gradient[i] * factors.scale;
+        m[i] = m[i] * factors.beta1 + g * factors.rest1;
+        v[i] = v[i] * factors.beta2 + g * g * factors.rest2;
+        weights[i] =
+            weights[i] * factors.keep - m[i] * factors.rate / (std::sqrt(v[i]) * factors.root + factors.epsilon);
+      });
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace trunkline
@@ -152,9 +255,13 @@ HWY_EXPORT(softmax_target);
 HWY_EXPORT(softmax_gradient_target);
 HWY_EXPORT(swiglu_target);
 HWY_EXPORT(swiglu_gradients_target);
+HWY_EXPORT(rms_norm_target);
+HWY_EXPORT(rms_norm_gradients_target);
+HWY_EXPORT(rotate_target);
+HWY_EXPORT(adamw_step_target);
 
-void softmax(const float* in, float* out, size_t count, float scale) {
-  HWY_DYNAMIC_DISPATCH(softmax_target)(in, out, count, scale);
+float softmax(const float* in, float* out, size_t count, float scale) {
+  return HWY_DYNAMIC_DISPATCH(softmax_target)(in, out, count, scale);
 }
 
 void softmax_gradient(const float* p, const float* dp, float* out, size_t count, float scale) {
@@ -167,6 +274,23 @@ void swiglu(const float* gate, const float* up, float* out, size_t count) {
 
 void swiglu_gradients(const float* gate, const float* up, const float* d, float* d_gate, float* d_up, size_t count) {
   HWY_DYNAMIC_DISPATCH(swiglu_gradients_target)(gate, up, d, d_gate, d_up, count);
+}
+
+void rms_norm(const float* x, const float* weight, float* out, size_t count, float epsilon) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_target)(x, weight, out, count, epsilon);
+}
+
+void rms_norm_gradients(const float* x, const float* weight, const float* d, float* d_x, float* d_weight, size_t count,
+                        float epsilon) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_gradients_target)(x, weight, d, d_x, d_weight, count, epsilon);
+}
+
+void rotate(const float* x, const float* cosine, const float* sine, float* out, size_t half, bool back) {
+  HWY_DYNAMIC_DISPATCH(rotate_target)(x, cosine, sine, out, half, back);
+}
+
+void adamw_step(float* weights, float* m, float* v, const float* gradient, size_t count, const AdamwFactors& factors) {
+  HWY_DYNAMIC_DISPATCH(adamw_step_target)(weights, m, v, gradient, count, factors);
 }
 
 }  // namespace trunkline

@@ -1,13 +1,13 @@
-// Loops over floats that need exp, in vectors (Highway): the processor's widest instructions, chosen when the program
-// runs. exp is within 1 ulp. A NaN or infinity among the inputs gives NaN, never a number.
+// Loops over floats in vectors (Highway): the processor's widest instructions, chosen when the program runs. exp is
+// within 1 ulp. A NaN or infinity among the inputs shows as NaN in the result, wherever they act on all of it in all.
 #pragma once
 
 #include <cstddef>
 
 namespace trunkline {
 
-// out = softmax(scale * in); `out` may be `in`.
-void softmax(const float* in, float* out, size_t count, float scale);
+// out = softmax(scale * in); `out` may be `in`. Returns log(sum(exp(scale * in))).
+float softmax(const float* in, float* out, size_t count, float scale);
 
 // What softmax's input is owed, from its output `p` and the cotangent of that: scale * p * (dp - sum(p * dp)). `out`
 // may be `dp`.
@@ -18,5 +18,27 @@ void swiglu(const float* gate, const float* up, float* out, size_t count);
 
 // What gate and up are owed, from the cotangent `d` of swiglu's output. The outputs may be the inputs.
 void swiglu_gradients(const float* gate, const float* up, const float* d, float* d_gate, float* d_up, size_t count);
+
+// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x`.
+void rms_norm(const float* x, const float* weight, float* out, size_t count, float epsilon);
+
+// What x is owed, from the cotangent `d` of that; what the weight is owed is added to `d_weight`. `d_x` may be `x` or
+// `d`.
+void rms_norm_gradients(const float* x, const float* weight, const float* d, float* d_x, float* d_weight, size_t count,
+                        float epsilon);
+
+// Pairs (x[i], x[half + i]) turned by angles of which cosine and sine are given, i < half; back: by their negatives.
+// `out` may be `x`.
+void rotate(const float* x, const float* cosine, const float* sine, float* out, size_t half, bool back);
+
+// A step of AdamW, as the same bits on every processor: replicas stay alike. m and v are running means of the gradient
+// times `scale` and of its square: m = beta1 m + rest1 g, v = beta2 v + rest2 g^2, weights = keep weights - rate m /
+// (sqrt(v) root + epsilon).
+struct AdamwFactors {
+  float scale, beta1, rest1, beta2, rest2;
+  float keep;  // of the weights: what decay leaves
+  float rate, root, epsilon;
+};
+void adamw_step(float* weights, float* m, float* v, const float* gradient, size_t count, const AdamwFactors& factors);
 
 }  // namespace trunkline

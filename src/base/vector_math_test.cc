@@ -30,9 +30,10 @@ TEST(VectorMath, Softmax) {
   for (const size_t count : kCounts) {
     const std::vector<float> in = numbers(count, 30, count);
     std::vector<float> out(count);
-    softmax(in.data(), out.data(), count, 0.5f);
+    const float log_sum = softmax(in.data(), out.data(), count, 0.5f);
     double sum = 0;
     for (const float x : in) sum += std::exp(0.5 * x);
+    EXPECT_NEAR(log_sum, std::log(sum), 2e-6);
     for (size_t i = 0; i < count; ++i) EXPECT_NEAR(out[i], std::exp(0.5 * in[i]) / sum, 1e-6);
     std::vector<float> same = in;
     softmax(same.data(), same.data(), count, 0.5f);
@@ -103,6 +104,97 @@ TEST(VectorMath, SwigluGradients) {
       EXPECT_NEAR(gate[i], d[i] * u[i] * s * (1 + g[i] * (1 - s)), 1e-5);
       EXPECT_NEAR(up[i], d[i] * g[i] * s, 1e-5);
     }
+  }
+}
+
+double inverse_rms_of(const std::vector<float>& x, double epsilon) {
+  double squares = 0;
+  for (const float value : x) squares += double{value} * value;
+  return 1 / std::sqrt(squares / static_cast<double>(x.size()) + epsilon);
+}
+
+TEST(VectorMath, RmsNorm) {
+  for (const size_t count : kCounts) {
+    const std::vector<float> x = numbers(count, 5, count), weight = numbers(count, 2, count + 1);
+    std::vector<float> out(count);
+    rms_norm(x.data(), weight.data(), out.data(), count, 1e-2f);
+    const double inverse = inverse_rms_of(x, 1e-2);
+    for (size_t i = 0; i < count; ++i) EXPECT_NEAR(out[i], x[i] * inverse * weight[i], 2e-6);
+    std::vector<float> same = x;
+    rms_norm(same.data(), weight.data(), same.data(), count, 1e-2f);
+    EXPECT_EQ(same, out);
+    same[count - 1] = std::nanf("");
+    rms_norm(same.data(), weight.data(), same.data(), count, 1e-2f);
+    EXPECT_TRUE(std::all_of(same.begin(), same.end(), [](float value) { return std::isnan(value); }));
+  }
+}
+
+TEST(VectorMath, RmsNormGradients) {
+  for (const size_t count : kCounts) {
+    const std::vector<float> x = numbers(count, 5, count), weight = numbers(count, 2, count + 1),
+                             d = numbers(count, 1, count + 2);
+    std::vector<float> d_x = d, d_weight(count, 0.5f);
+    rms_norm_gradients(x.data(), weight.data(), d_x.data(), d_x.data(), d_weight.data(), count, 1e-2f);
+    const double inverse = inverse_rms_of(x, 1e-2);
+    double mean = 0;
+    for (size_t i = 0; i < count; ++i) mean += double{d[i]} * weight[i] * x[i] * inverse / static_cast<double>(count);
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_NEAR(d_x[i], inverse * (double{d[i]} * weight[i] - x[i] * inverse * mean), 2e-6);
+      EXPECT_NEAR(d_weight[i], 0.5 + d[i] * x[i] * inverse, 2e-6);
+    }
+    std::vector<float> in_x = x, again(count, 0.5f);
+    rms_norm_gradients(in_x.data(), weight.data(), d.data(), in_x.data(), again.data(), count, 1e-2f);
+    EXPECT_EQ(in_x, d_x);
+    EXPECT_EQ(again, d_weight);
+  }
+}
+
+TEST(VectorMath, Rotate) {
+  for (const size_t half : kCounts) {
+    const std::vector<float> x = numbers(2 * half, 5, half), angles = numbers(half, 4, half + 1);
+    std::vector<float> cosine(half), sine(half), out(2 * half);
+    for (size_t i = 0; i < half; ++i) {
+      cosine[i] = std::cos(angles[i]);
+      sine[i] = std::sin(angles[i]);
+    }
+    rotate(x.data(), cosine.data(), sine.data(), out.data(), half, false);
+    for (size_t i = 0; i < half; ++i) {
+      EXPECT_NEAR(out[i], x[i] * std::cos(angles[i]) - x[half + i] * std::sin(angles[i]), 2e-6);
+      EXPECT_NEAR(out[half + i], x[half + i] * std::cos(angles[i]) + x[i] * std::sin(angles[i]), 2e-6);
+    }
+    rotate(out.data(), cosine.data(), sine.data(), out.data(), half, true);
+    for (size_t i = 0; i < 2 * half; ++i) EXPECT_NEAR(out[i], x[i], 3e-6);
+  }
+}
+
+// Any cut of the arrays gives the same bits.
+TEST(VectorMath, AdamwStep) {
+  const AdamwFactors factors{.scale = 0.5f,
+                             .beta1 = 0.9f,
+                             .rest1 = 0.1f,
+                             .beta2 = 0.99f,
+                             .rest2 = 0.01f,
+                             .keep = 0.999f,
+                             .rate = 0.02f,
+                             .root = 3.0f,
+                             .epsilon = 1e-3f};
+  for (const size_t count : kCounts) {
+    const std::vector<float> w = numbers(count, 2, count), m = numbers(count, 1, count + 1),
+                             gradient = numbers(count, 5, count + 2);
+    std::vector<float> v = numbers(count, 1, count + 3);
+    for (float& x : v) x = std::abs(x);
+    std::vector<float> new_w = w, new_m = m, new_v = v, cut_w = w, cut_m = m, cut_v = v;
+    adamw_step(new_w.data(), new_m.data(), new_v.data(), gradient.data(), count, factors);
+    for (size_t i = 0; i < count; ++i) {
+      const double g = 0.5 * gradient[i], mean = 0.9 * m[i] + 0.1 * g, squares = 0.99 * v[i] + 0.01 * g * g;
+      EXPECT_NEAR(new_m[i], mean, 1e-6);
+      EXPECT_NEAR(new_v[i], squares, 1e-6);
+      EXPECT_NEAR(new_w[i], 0.999 * w[i] - 0.02 * mean / (3 * std::sqrt(squares) + 1e-3), 1e-6);
+    }
+    for (size_t i = 0; i < count; ++i) adamw_step(&cut_w[i], &cut_m[i], &cut_v[i], &gradient[i], 1, factors);
+    EXPECT_EQ(cut_w, new_w);
+    EXPECT_EQ(cut_m, new_m);
+    EXPECT_EQ(cut_v, new_v);
   }
 }
 

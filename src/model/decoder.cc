@@ -8,6 +8,7 @@
 #include "base/fail.h"
 #include "model/attention.h"
 #include "model/fused.h"
+#include "model/rms_norm.h"
 #include "model/rope.h"
 
 namespace trunkline {
@@ -66,7 +67,7 @@ Decoder::Decoder(const ModelShape& shape, const AdapterShape& adapter)
 }
 
 mx::array Decoder::rms_norm(const mx::array& x, const mx::array& weight) const {
-  return mx::fast::rms_norm(x, weight, static_cast<float>(shape_.norm_eps));
+  return trunkline::rms_norm(x, weight, static_cast<float>(shape_.norm_eps));
 }
 
 mx::array Decoder::embed(const Parameters& parameters, const mx::array& ids) const {

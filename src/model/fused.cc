@@ -1,16 +1,14 @@
 #include "model/fused.h"
 
-#include <mlx/backend/cpu/encoder.h>
 #include <mlx/backend/cuda/cuda.h>
-#include <mlx/primitives.h>
 
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <utility>
 
 #include "base/vector_math.h"
+#include "model/cpu_primitive.h"
 
 namespace trunkline {
 
@@ -19,31 +17,6 @@ bool fused_here(const mx::array& x) {
 }
 
 namespace {
-
-// Memory for an output: the input's own if nobody else needs it, else new.
-void allocate(const mx::array& in, mx::array& out) {
-  if (in.is_donatable()) {
-    out.copy_shared_buffer(in);
-  } else {
-    out.set_data(mx::allocator::malloc(out.nbytes()));
-  }
-}
-
-// A primitive of f32 arrays on the CPU. Inputs are row-contiguous.
-class CpuPrimitive : public mx::Primitive {
- public:
-  using mx::Primitive::Primitive;
-  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
-    throw std::logic_error("this primitive runs on the CPU alone");
-  }
-
- protected:
-  // Runs `work` in its turn on the stream; the arrays outlive it.
-  template <typename Work>
-  void run(Work&& work) {
-    mx::cpu::get_command_encoder(stream()).dispatch(std::forward<Work>(work));
-  }
-};
 
 // softmax over rows of `columns`, of which a row sees a part only if the rows are queries: `queries` of them stand at
 // the end of `columns` positions in causal order, group after group, `groups` to a sequence. `first` is empty or has
@@ -115,6 +88,24 @@ class Softmax : public CpuPrimitive {
   Rows rows_;
 };
 
+// Rows' softmax and log(sum(exp)), without a gradient.
+class SoftmaxAndLogSums : public CpuPrimitive {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+  const char* name() const override { return "SoftmaxAndLogSums"; }
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    allocate(inputs[0], outputs[0]);
+    outputs[1].set_data(mx::allocator::malloc(outputs[1].nbytes()));
+    run([in = inputs[0].data<float>(), out = outputs[0].data<float>(), sums = outputs[1].data<float>(),
+         rows = outputs[1].size(), columns = static_cast<size_t>(outputs[0].shape(-1))] {
+      for (size_t row = 0; row < rows; ++row) {
+        sums[row] = trunkline::softmax(in + row * columns, out + row * columns, columns, 1.0f);
+      }
+    });
+  }
+};
+
 class SwigluGradients : public CpuPrimitive {
  public:
   using CpuPrimitive::CpuPrimitive;
@@ -180,6 +171,8 @@ Arrays swiglu_of_parts(const Arrays& in) {
   return {mx::astype(gate * mx::sigmoid(gate) * in_f32(in[1]), in[0].dtype())};
 }
 
+Arrays exp_of_difference_of_parts(const Arrays& in) { return {mx::exp(mx::subtract(in[0], in[1]))}; }
+
 // {gate, up, d}
 Arrays gate_gradient_of_parts(const Arrays& in) {
   const mx::array gate = in_f32(in[0]), s = mx::sigmoid(gate);
@@ -234,6 +227,10 @@ mx::array seen_scores(const mx::array& scores, const std::vector<int32_t>& first
 
 }  // namespace
 
+mx::array exp_of_difference(const mx::array& x, const mx::array& y) {
+  return one_pass(exp_of_difference_of_parts, {x, y}).front();
+}
+
 mx::array swiglu(const mx::array& gate, const mx::array& up) {
   if (fused_here(gate)) {
     return mx::array(gate.shape(), mx::float32, std::make_shared<Swiglu>(mx::to_stream({})),
@@ -265,6 +262,19 @@ mx::array add_in_f32(mx::array sum, const mx::array& x) {
 mx::array row_softmax(const mx::array& x) {
   if (!fused_here(x)) return mx::softmax(x, -1, /* precise = */ true);
   return softmax_rows(x, {.columns = static_cast<size_t>(x.shape(-1)), .first = {}});
+}
+
+std::pair<mx::array, mx::array> row_softmax_and_log_sums(const mx::array& x) {
+  if (!fused_here(x)) {
+    const mx::array log_sums = mx::logsumexp(x, -1, /* keepdims = */ true);
+    return {exp_of_difference(x, log_sums), log_sums};
+  }
+  mx::Shape rows = x.shape();
+  rows.back() = 1;
+  const std::vector<mx::array> both =
+      mx::array::make_arrays({x.shape(), rows}, {mx::float32, mx::float32},
+                             std::make_shared<SoftmaxAndLogSums>(mx::to_stream({})), {mx::contiguous(x)});
+  return {both[0], both[1]};
 }
 
 mx::array causal_softmax(const mx::array& scores, float scale, const std::vector<int32_t>& first) {

@@ -6,6 +6,7 @@
 #include <mlx/mlx.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace trunkline {
@@ -22,6 +23,9 @@ enum class Shapes { any, few };
 std::vector<mx::array> one_pass(std::vector<mx::array> (*function)(const std::vector<mx::array>&),
                                 const std::vector<mx::array>& inputs, Shapes shapes = Shapes::any);
 
+// exp(x - y)
+mx::array exp_of_difference(const mx::array& x, const mx::array& y);
+
 // silu(gate) * up, of one shape.
 mx::array swiglu(const mx::array& gate, const mx::array& up);
 // What gate and up are owed, from the cotangent d of that. Where a gradient is made outside of mx::vjp, it is one pass:
@@ -33,6 +37,8 @@ mx::array add_in_f32(mx::array sum, const mx::array& x);
 
 // softmax(x) over the last axis.
 mx::array row_softmax(const mx::array& x);
+// That and log(sum(exp(x))) of each row [..., 1], f32; no gradient goes through them.
+std::pair<mx::array, mx::array> row_softmax_and_log_sums(const mx::array& x);
 
 // softmax(scale * scores) over the keys that each query sees: scores [B, ..., L, S], S >= L; query i stands at position
 // S - L + i and sees keys up to there, from first[b * L + i] on, or from 0 if `first` is empty; the others get 0.

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "model/attention.h"
+#include "model/rms_norm.h"
+#include "model/rope.h"
 
 namespace trunkline {
 namespace {
@@ -53,6 +55,52 @@ TEST(Fused, Swiglu) {
 TEST(Fused, Softmax) {
   expect_same([](const Arrays& in) { return row_softmax(in[0]) * in[0]; },
               [](const Arrays& in) { return mx::softmax(in[0], -1) * in[0]; }, {normal({6, 37}, 1)});
+}
+
+TEST(Fused, SoftmaxAndLogSums) {
+  const mx::array x = mx::swapaxes(normal({6, 3, 37}, 1) * mx::array(9.0f), 0, 1);
+  const auto [p, log_sums] = row_softmax_and_log_sums(x);
+  EXPECT_EQ(log_sums.shape(), (mx::Shape{3, 6, 1}));
+  EXPECT_LT(furthest(p, mx::softmax(x, -1)), 1e-6);
+  EXPECT_LT(furthest(log_sums, mx::logsumexp(x, -1, true)), 1e-5);
+}
+
+// Row lengths that whole vectors divide and that they do not; more rows than are summed at once; one row.
+TEST(Fused, RmsNorm) {
+  for (const mx::Shape& shape : {mx::Shape{3, 70, 37}, mx::Shape{2, 5, 64}, mx::Shape{1, 1, 576}, mx::Shape{4, 3, 1}}) {
+    const mx::array weight = normal({shape.back()}, 2);
+    for (const mx::array& x : {normal(shape, 1), mx::swapaxes(normal({shape[1], shape[0], shape[2]}, 1), 0, 1)}) {
+      // What is summed over rows is further from zero.
+      expect_same([](const Arrays& in) { return rms_norm(in[0], in[1], 1e-3f) * mx::array(0.1f); },
+                  [](const Arrays& in) { return mx::fast::rms_norm(in[0], in[1], 1e-3f) * mx::array(0.1f); },
+                  {x, weight});
+      // What only one of them owes.
+      expect_same([&](const Arrays& in) { return rms_norm(in[0], weight, 1e-3f); },
+                  [&](const Arrays& in) { return mx::fast::rms_norm(in[0], weight, 1e-3f); }, {x});
+      expect_same([&](const Arrays& in) { return rms_norm(x, in[0], 1e-3f) * mx::array(0.1f); },
+                  [&](const Arrays& in) { return mx::fast::rms_norm(x, in[0], 1e-3f) * mx::array(0.1f); }, {weight});
+    }
+  }
+}
+
+// Beside the pairs turned by MLX's operations; heads as projections give them, in row order and in neither.
+TEST(Fused, Rotation) {
+  const Rope rope(RopeShape{.theta = 1e4}, 14);
+  for (const mx::array& positions :
+       {mx::arange(5, mx::int32), mx::array({0, 1, 2, 0, 1, 4, 5, 6, 7, 8}, {2, 5}, mx::int32)}) {
+    const RopeTable table = rope.table(positions, mx::float32);
+    const auto turned = [](const mx::array& x, const mx::array& cosine, const mx::array& sine) {
+      const Arrays halves = mx::split(x, 2, -1);
+      return mx::concatenate({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
+    };
+    for (const mx::array& x : {mx::swapaxes(normal({2, 5, 3, 14}, 1), 1, 2), normal({2, 3, 5, 14}, 1),
+                               mx::swapaxes(normal({2, 3, 14, 5}, 1), -1, -2)}) {
+      expect_same([&](const Arrays& in) { return table.rotate(in[0]); },
+                  [&](const Arrays& in) { return turned(in[0], table.cosine, table.sine); }, {x});
+      expect_same([&](const Arrays& in) { return table.rotate_back(in[0]); },
+                  [&](const Arrays& in) { return turned(in[0], table.cosine, mx::negative(table.sine)); }, {x});
+    }
+  }
 }
 
 TEST(Fused, Linear) {

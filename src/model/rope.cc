@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numbers>
 
+#include "base/vector_math.h"
+#include "model/cpu_primitive.h"
 #include "model/fused.h"
 #include "model/parts.h"
 
@@ -106,14 +109,71 @@ using Arrays = std::vector<mx::array>;
 Arrays turned(const Arrays& in) { return {in[0] * in[2] - in[1] * in[3], in[1] * in[2] + in[0] * in[3]}; }
 Arrays turned_back(const Arrays& in) { return {in[0] * in[2] + in[1] * in[3], in[1] * in[2] - in[0] * in[3]}; }
 
+// For f32 on the CPU: x [B, H, L, D] in any layout, row by row. What is turned lies in row order; what is turned back
+// lies as projections do, [B, L, H, D].
+class Rotation : public CpuPrimitive {
+ public:
+  Rotation(mx::Stream stream, bool back) : CpuPrimitive(stream), back_(back) {}
+  const char* name() const override { return "Rotation"; }
+
+  // {x, cosine, sine}; the latter are [L, D/2] or [B, 1, L, D/2], their last axis in one piece.
+  void eval_cpu(const Arrays& inputs, Arrays& outputs) override {
+    const mx::array &x = inputs[0], &table = inputs[1];
+    mx::array& out = outputs[0];
+    const int64_t heads = x.shape(1), tokens = x.shape(2), width = x.shape(3);
+    const mx::Strides strides = back_ ? mx::Strides{tokens * heads * width, width, heads * width, 1}
+                                      : mx::Strides{heads * tokens * width, tokens * width, width, 1};
+    const bool in_order = !back_ || heads == 1 || tokens == 1;
+    out.set_data(mx::allocator::malloc(out.nbytes()), out.size(), strides, {true, in_order, out.size() == 1});
+    const int64_t row = table.ndim() == 4 ? table.shape(2) * table.shape(3) : 0;
+    run([x = x.data<float>(), from = x.strides(), shape = x.shape(), width, cosine = table.data<float>(),
+         sine = inputs[2].data<float>(), row, out = out.data<float>(), to = strides, back = back_] {
+      std::vector<float> gathered(static_cast<size_t>(width));
+      for (int64_t b = 0; b < shape[0]; ++b) {
+        for (int64_t h = 0; h < shape[1]; ++h) {
+          for (int64_t l = 0; l < shape[2]; ++l) {
+            const float* in = x + b * from[0] + h * from[1] + l * from[2];
+            if (from[3] != 1) {
+              for (int64_t i = 0; i < width; ++i) gathered[static_cast<size_t>(i)] = in[i * from[3]];
+              in = gathered.data();
+            }
+            const int64_t angles = b * row + l * (width / 2);
+            trunkline::rotate(in, cosine + angles, sine + angles, out + b * to[0] + h * to[1] + l * to[2],
+                              static_cast<size_t>(width / 2), back);
+          }
+        }
+      }
+    });
+  }
+
+  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) override {
+    Arrays wanted;
+    for (const int argument : argnums) {
+      wanted.push_back(argument == 0 ? turned_by(cotangents[0], primals[1], primals[2], !back_)
+                                     : mx::zeros_like(primals[static_cast<size_t>(argument)]));
+    }
+    return wanted;
+  }
+
+  static mx::array turned_by(const mx::array& x, const mx::array& cosine, const mx::array& sine, bool back) {
+    return mx::array(x.shape(), mx::float32, std::make_shared<Rotation>(mx::to_stream({}), back),
+                     {x, mx::contiguous(cosine), mx::contiguous(sine)});
+  }
+
+ private:
+  bool back_;
+};
+
 }  // namespace
 
 mx::array RopeTable::rotate_back(const mx::array& d) const {
+  if (fused_here(d)) return Rotation::turned_by(d, cosine, sine, true);
   const Arrays halves = mx::split(d, 2, -1);
   return mx::concatenate(one_pass(turned_back, {halves[0], halves[1], cosine, sine}), -1);
 }
 
 mx::array RopeTable::rotate(const mx::array& x) const {
+  if (fused_here(x)) return Rotation::turned_by(x, cosine, sine, false);
   const auto value = [](const Arrays& in) { return one_pass(turned, in); };
   const auto gradients = [](const Arrays& in, const Arrays& d, const Arrays&) {
     const Arrays back = one_pass(turned_back, {d[0], d[1], in[2], in[3]});

@@ -23,30 +23,6 @@ mx::array chunk_logits(const mx::array& x, const mx::array& head) {
   return mx::astype(mx::matmul(x, mx::transpose(head)), mx::float32);
 }
 
-// log(sum(exp(logits))) of each row [T, 1], with p = softmax(logits): found from the largest entry, whose probability
-// is at least 1 / V.
-mx::array log_sums_of(const mx::array& logits, const mx::array& p) {
-  return mx::subtract(mx::max(logits, -1, /* keepdims = */ true), mx::log(mx::max(p, -1, /* keepdims = */ true)));
-}
-
-struct Probabilities {
-  mx::array p, log_sums;  // softmax(logits); log(sum(exp(logits))) of each row [T, 1]
-};
-
-// {logits, log_sums}
-std::vector<mx::array> probabilities_of_parts(const std::vector<mx::array>& in) {
-  return {mx::exp(mx::subtract(in[0], in[1]))};
-}
-
-Probabilities probabilities_of(const mx::array& logits) {
-  if (fused_here(logits)) {
-    const mx::array p = row_softmax(logits);
-    return {p, log_sums_of(logits, p)};
-  }
-  const mx::array log_sums = mx::logsumexp(logits, -1, /* keepdims = */ true);
-  return {one_pass(probabilities_of_parts, {logits, log_sums}).front(), log_sums};
-}
-
 // Sum over a chunk of log(sum(exp(logits))) - logits[target].
 mx::array chunk_loss(const mx::array& logits, const mx::array& log_sums, const mx::array& targets) {
   return mx::sum(mx::subtract(log_sums, mx::take_along_axis(logits, mx::expand_dims(targets, 1), 1)));
@@ -78,7 +54,7 @@ std::vector<mx::array> loss_with_gradients(const mx::array& x, const mx::array& 
 // is never made.
 HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array& targets) {
   const mx::array logits = chunk_logits(x, head);
-  const auto [p, log_sums] = probabilities_of(logits);
+  const auto [p, log_sums] = row_softmax_and_log_sums(logits);
   const mx::array in_head_dtype = mx::astype(p, head.dtype());
   const mx::array x_gradient = mx::subtract(mx::matmul(in_head_dtype, head), mx::take(head, targets, 0));
   return {chunk_loss(logits, log_sums, targets), mx::astype(x_gradient, x.dtype()), log_sums, in_head_dtype};
@@ -87,12 +63,12 @@ HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array&
 mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, const mx::array& log_sums) {
   const mx::array logits = chunk_logits(x, head_rows);
   if (!fused_here(logits)) {
-    const mx::array p = one_pass(probabilities_of_parts, {logits, log_sums}).front();
+    const mx::array p = exp_of_difference(logits, log_sums);
     return mx::matmul(mx::transpose(mx::astype(p, x.dtype())), x);
   }
   // softmax over the rows that are here, times the share that these have of the sum over all. The share multiplies x,
   // which is narrower.
-  const auto [here, own_sums] = probabilities_of(logits);
+  const auto [here, own_sums] = row_softmax_and_log_sums(logits);
   return mx::matmul(mx::transpose(here), mx::multiply(x, mx::exp(mx::subtract(own_sums, log_sums))));
 }
 
@@ -106,10 +82,11 @@ mx::array add_product(std::optional<mx::array> sum, const mx::array& p, const mx
 HeadFunctionBlock head_function_block(const HeadFunction& head, const std::vector<mx::array>& in,
                                       const mx::array& targets) {
   const auto run = [&](const std::vector<mx::array>& at) { return std::vector<mx::array>{head(at)}; };
-  const mx::array raw = head(in), logits = mx::astype(raw, mx::float32), p = row_softmax(logits);
+  const mx::array raw = head(in), logits = mx::astype(raw, mx::float32);
+  const auto [p, log_sums] = row_softmax_and_log_sums(logits);
   const mx::array hits = mx::expand_dims(targets, 1);
   const mx::array d = mx::put_along_axis(p, hits, mx::subtract(mx::take_along_axis(p, hits, 1), mx::array(1.0f)), 1);
-  return {chunk_loss(logits, log_sums_of(logits, p), targets), mx::vjp(run, in, {mx::astype(d, raw.dtype())}).second};
+  return {chunk_loss(logits, log_sums, targets), mx::vjp(run, in, {mx::astype(d, raw.dtype())}).second};
 }
 
 mx::array head_function_loss(const HeadFunction& head, const std::vector<mx::array>& in, const mx::array& targets) {
@@ -160,7 +137,7 @@ mx::array value_in_chunks(const mx::array& x, int vocab, const mx::array& target
   for (int begin = 0; begin < x.shape(0); begin += chunk) {
     const int end = std::min(x.shape(0), begin + chunk);
     const mx::array logits = logits_of(mx::depends({rows_of(x, begin, end)}, {loss}).front());
-    loss = mx::add(loss, chunk_loss(logits, log_sums_of(logits, row_softmax(logits)), rows_of(targets, begin, end)));
+    loss = mx::add(loss, chunk_loss(logits, row_softmax_and_log_sums(logits).second, rows_of(targets, begin, end)));
   }
   return loss;
 }

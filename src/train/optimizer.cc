@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "base/vector_math.h"
 #include "bridge/arrays.h"
 #include "model/fused.h"
 #include "model/parts.h"
@@ -115,16 +116,16 @@ void Optimizer::update_in_place(size_t index, mx::array& weights, const mx::arra
   }
   float* m = writable(state_[0][index]);
   float* v = writable(state_[1][index]);
-  const float beta1 = f(options_.beta1), beta2 = f(options_.beta2), rest1 = f(1.0 - options_.beta1),
-              rest2 = f(1.0 - options_.beta2), keep = f(1.0 - rate_ * options_.weight_decay),
-              rate = f(rate_ / correction(options_.beta1)), root = f(1.0 / std::sqrt(correction(options_.beta2))),
-              epsilon = f(options_.epsilon);
-  for (size_t i = 0; i < size; ++i) {
-    const float x = g[i] * scale;
-    m[i] = beta1 * m[i] + rest1 * x;
-    v[i] = beta2 * v[i] + rest2 * (x * x);
-    w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * root + epsilon);
-  }
+  adamw_step(w, m, v, g, size,
+             {.scale = scale,
+              .beta1 = f(options_.beta1),
+              .rest1 = f(1.0 - options_.beta1),
+              .beta2 = f(options_.beta2),
+              .rest2 = f(1.0 - options_.beta2),
+              .keep = f(1.0 - rate_ * options_.weight_decay),
+              .rate = f(rate_ / correction(options_.beta1)),
+              .root = f(1.0 / std::sqrt(correction(options_.beta2))),
+              .epsilon = f(options_.epsilon)});
 }
 
 namespace {
