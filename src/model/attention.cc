@@ -48,12 +48,13 @@ mx::array scaled(const mx::array& queries) {
   return fused_here(queries) ? queries : mx::multiply(queries, mx::array(scale_of(queries), queries.dtype()));
 }
 
-// Weights of the keys, [B, K, H / K, L, S], for scaled queries.
-mx::array weights_of(const mx::array& queries, const mx::array& keys, const std::vector<int32_t>& first) {
-  const int key_heads = keys.shape(1), group = queries.shape(1) / key_heads;
-  return causal_softmax(mx::reshape(mx::matmul(grouped(queries, key_heads), transposed(keys)),
-                                    {queries.shape(0), key_heads, group, queries.shape(2), keys.shape(2)}),
-                        scale_of_scores(queries), first);
+// Weights of the keys, [B, K, H / K, L, S], for scaled queries, of which `group` share a key head.
+mx::array weights_of(const mx::array& grouped_queries, int group, const mx::array& keys,
+                     const std::vector<int32_t>& first) {
+  return causal_softmax(
+      mx::reshape(mx::matmul(grouped_queries, transposed(keys)),
+                  {keys.shape(0), keys.shape(1), group, grouped_queries.shape(2) / group, keys.shape(2)}),
+      scale_of_scores(grouped_queries), first);
 }
 
 // Whether MLX has a kernel here that never makes the scores: cuDNN's, and Metal's.
@@ -79,7 +80,9 @@ mx::array attend(const mx::array& queries, const mx::array& keys, const mx::arra
     const mx::array mask = seen_keys({rows, 1, queries.shape(2), positions}, first);
     return mx::fast::scaled_dot_product_attention(queries, keys, values, scale, "array", mask);
   }
-  const mx::array weights = mx::reshape(weights_of(scaled(queries), keys, first), {rows, key_heads, -1, positions});
+  const mx::array weights =
+      mx::reshape(weights_of(grouped(scaled(queries), key_heads), queries.shape(1) / key_heads, keys, first),
+                  {rows, key_heads, -1, positions});
   return mx::reshape(mx::matmul(weights, values), queries.shape());
 }
 
@@ -136,15 +139,18 @@ mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, c
                               const AttentionMask& mask, int block, Pacer& pacer) {
   const int sequences = queries.shape(0), tokens = queries.shape(2);
   if (has_gradient_kernel(queries, mask)) block = tokens;
-  Assembly mixed(queries.shape(), queries.dtype(), 2);
+  // Token by token, as the product that comes next takes it.
+  Assembly mixed({sequences, tokens, queries.shape(1), queries.shape(3)}, queries.dtype(), 1);
   for (const auto& [begin, end] : parts_of(tokens, block)) {
     const Block at(mask, sequences, tokens, begin, end);
     mixed.put(begin, end,
-              attend(part(queries, 2, begin, end), part(keys, 2, at.first_key, end), part(values, 2, at.first_key, end),
-                     at.first));
+              mx::swapaxes(attend(part(queries, 2, begin, end), part(keys, 2, at.first_key, end),
+                                  part(values, 2, at.first_key, end), at.first),
+                           1, 2));
     pacer.queue({mixed.value()});
   }
-  return mixed.take();
+  const mx::array by_token = mixed.take();
+  return mx::swapaxes(fused_here(by_token) ? mx::contiguous(by_token) : by_token, 1, 2);
 }
 
 mx::array attention_dots(const mx::array& result, const mx::array& d) {
@@ -172,9 +178,9 @@ AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const
   const std::vector<Part> blocks = parts_of(tokens, block);
   const auto block_gradients = [&](int begin, int end) {
     const Block at(mask, sequences, tokens, begin, end);
-    const mx::array q = scaled(part(queries, 2, begin, end)), k = part(keys, 2, at.first_key, end),
+    const mx::array q = grouped(scaled(part(queries, 2, begin, end)), key_heads), k = part(keys, 2, at.first_key, end),
                     v = part(values, 2, at.first_key, end), dy = grouped(part(d, 2, begin, end), key_heads);
-    const mx::array p = weights_of(q, k, at.first);
+    const mx::array p = weights_of(q, queries.shape(1) / key_heads, k, at.first);
     const mx::Shape flat = {sequences, key_heads, -1, end - at.first_key};
     const mx::array dp = mx::reshape(mx::matmul(dy, transposed(v)), p.shape());
     mx::Shape rows = p.shape();
@@ -182,9 +188,9 @@ AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const
     const mx::array sums = mx::reshape(part(dots, 2, begin, end), rows);
     const mx::array ds = mx::reshape(causal_softmax_gradient(p, dp, sums, scale_of_scores(q), at.first), flat);
     d_values.add(at.first_key, end, mx::matmul(transposed(mx::reshape(p, flat)), dy));
-    const mx::array dq = mx::reshape(mx::matmul(ds, k), q.shape());
+    const mx::array dq = mx::reshape(mx::matmul(ds, k), {sequences, queries.shape(1), end - begin, queries.shape(3)});
     d_queries.put(begin, end, scaled(dq));
-    d_keys.add(at.first_key, end, mx::matmul(transposed(ds), grouped(q, key_heads)));
+    d_keys.add(at.first_key, end, mx::matmul(transposed(ds), q));
   };
   for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
     block_gradients(it->begin, it->end);

@@ -139,8 +139,10 @@ std::vector<mx::array> Decoder::stage(const Parameters& parameters, int64_t inde
         return mx::transpose(heads, {0, 2, 1, 3});
       };
       const mx::array queries = split(inputs[0], at.q_norm), keys = split(inputs[1], at.k_norm);
-      if (rope == nullptr) return {queries, keys, split(inputs[2], -1)};
-      return {rope->rotate(queries), rope->rotate(keys), split(inputs[2], -1)};
+      const mx::array values = split(inputs[2], -1);
+      if (rope == nullptr) return {queries, keys, values};
+      // Products on the CPU would put them in row order each time.
+      return {rope->rotate(queries), rope->rotate(keys), fused_here(values) ? mx::contiguous(values) : values};
     }
     case Stage::attention_output: {
       const mx::array mixed = mx::reshape(mx::transpose(inputs[1], {0, 2, 1, 3}), {x.shape(0), x.shape(1), -1});

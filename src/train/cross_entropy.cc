@@ -23,9 +23,16 @@ mx::array chunk_logits(const mx::array& x, const mx::array& head) {
   return mx::astype(mx::matmul(x, mx::transpose(head)), mx::float32);
 }
 
-// Sum over a chunk of log(sum(exp(logits))) - logits[target].
-mx::array chunk_loss(const mx::array& logits, const mx::array& log_sums, const mx::array& targets) {
-  return mx::sum(mx::subtract(log_sums, mx::take_along_axis(logits, mx::expand_dims(targets, 1), 1)));
+struct Probabilities {
+  mx::array p, log_sums;  // softmax(logits); log(sum(exp(logits))) of each row [T, 1]
+  mx::array loss;         // the sum of log_sums - logits[target]
+};
+
+// The targets' logits are read first: the probabilities may then take the memory of all.
+Probabilities probabilities_of(const mx::array& logits, const mx::array& targets) {
+  const mx::array of_targets = mx::take_along_axis(logits, mx::expand_dims(targets, 1), 1);
+  const auto [p, log_sums] = row_softmax_and_log_sums(mx::depends({logits}, {of_targets}).front());
+  return {p, log_sums, mx::sum(mx::subtract(log_sums, of_targets))};
 }
 
 // The loss, its gradient by x [T, C] and by the head [V, C].
@@ -53,11 +60,10 @@ std::vector<mx::array> loss_with_gradients(const mx::array& x, const mx::array& 
 // The gradient by the logits is p - onehot(targets); the one-hot part is a gather for x and a scatter for the head, and
 // is never made.
 HeadBlock head_block(const mx::array& x, const mx::array& head, const mx::array& targets) {
-  const mx::array logits = chunk_logits(x, head);
-  const auto [p, log_sums] = row_softmax_and_log_sums(logits);
+  const auto [p, log_sums, loss] = probabilities_of(chunk_logits(x, head), targets);
   const mx::array in_head_dtype = mx::astype(p, head.dtype());
   const mx::array x_gradient = mx::subtract(mx::matmul(in_head_dtype, head), mx::take(head, targets, 0));
-  return {chunk_loss(logits, log_sums, targets), mx::astype(x_gradient, x.dtype()), log_sums, in_head_dtype};
+  return {loss, mx::astype(x_gradient, x.dtype()), log_sums, in_head_dtype};
 }
 
 mx::array head_rows_gradient(const mx::array& x, const mx::array& head_rows, const mx::array& log_sums) {
@@ -82,11 +88,11 @@ mx::array add_product(std::optional<mx::array> sum, const mx::array& p, const mx
 HeadFunctionBlock head_function_block(const HeadFunction& head, const std::vector<mx::array>& in,
                                       const mx::array& targets) {
   const auto run = [&](const std::vector<mx::array>& at) { return std::vector<mx::array>{head(at)}; };
-  const mx::array raw = head(in), logits = mx::astype(raw, mx::float32);
-  const auto [p, log_sums] = row_softmax_and_log_sums(logits);
+  const mx::array raw = head(in);
+  const auto [p, log_sums, loss] = probabilities_of(mx::astype(raw, mx::float32), targets);
   const mx::array hits = mx::expand_dims(targets, 1);
   const mx::array d = mx::put_along_axis(p, hits, mx::subtract(mx::take_along_axis(p, hits, 1), mx::array(1.0f)), 1);
-  return {chunk_loss(logits, log_sums, targets), mx::vjp(run, in, {mx::astype(d, raw.dtype())}).second};
+  return {loss, mx::vjp(run, in, {mx::astype(d, raw.dtype())}).second};
 }
 
 mx::array head_function_loss(const HeadFunction& head, const std::vector<mx::array>& in, const mx::array& targets) {
@@ -137,7 +143,7 @@ mx::array value_in_chunks(const mx::array& x, int vocab, const mx::array& target
   for (int begin = 0; begin < x.shape(0); begin += chunk) {
     const int end = std::min(x.shape(0), begin + chunk);
     const mx::array logits = logits_of(mx::depends({rows_of(x, begin, end)}, {loss}).front());
-    loss = mx::add(loss, chunk_loss(logits, row_softmax_and_log_sums(logits).second, rows_of(targets, begin, end)));
+    loss = mx::add(loss, probabilities_of(logits, rows_of(targets, begin, end)).loss);
   }
   return loss;
 }

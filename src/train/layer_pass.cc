@@ -69,6 +69,12 @@ Arrays parts(const Arrays& arrays, int begin, int end) {
   return found;
 }
 
+// Heads [B, H, L, D] as projected: [B, L, H * D].
+Arrays unsplit(Arrays heads) {
+  for (mx::array& x : heads) x = mx::reshape(mx::transpose(x, {0, 2, 1, 3}), {x.shape(0), x.shape(2), -1});
+  return heads;
+}
+
 Arrays joined(Arrays a, const Arrays& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -148,12 +154,15 @@ Arrays LayerPass::rotate(int64_t layer, const Arrays& heads) const {
   return rotated.take();
 }
 
+// Whether rotation does nothing to heads but turn them: no norm is in it.
+bool LayerPass::only_turns(int64_t layer) const { return decoder_.stage_tensors(layer, Stage::rotation).empty(); }
+
 LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep keep) const {
   Forward result{x, KeptLayer(x)};
   KeptLayer& kept = result.kept;
   Arrays projected = project(layer, x);
   Arrays rotated = rotate(layer, projected);
-  if (keep == Keep::all) kept.heads = projected;
+  if (keep == Keep::all) kept.heads = only_turns(layer) ? rotated : projected;
   projected.clear();
   const mx::array mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, pacer_);
   rotated.clear();
@@ -178,7 +187,8 @@ LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep ke
 // Projected heads that were not kept are made each time they are needed: held in between, they would be what makes the
 // step too large.
 Arrays LayerPass::rotated_heads(int64_t layer, const KeptLayer& kept) const {
-  return rotate(layer, kept.heads.empty() ? project(layer, kept.input) : kept.heads);
+  if (kept.heads.empty()) return rotate(layer, project(layer, kept.input));
+  return only_turns(layer) ? kept.heads : rotate(layer, kept.heads);
 }
 
 // In each half, nothing of a block is held when it is queued but what it is made for: its memory is used again.
@@ -250,6 +260,8 @@ LayerPass::Backward LayerPass::attention_backward(int64_t layer, KeptLayer kept,
     for (size_t i = 0; i < 2; ++i) turned_back[i] = rope.rotate_back(turned_back[i]);
     Arrays heads = parts(kept.heads, begin, end);
     if (heads.empty()) heads = run(parameters_, layer, Stage::heads, at, {part(x, 1, begin, end)});
+    // Of the projected heads it is but the shape that counts here.
+    if (heads.front().ndim() == 4) heads = unsplit(heads);
     heads = vjp(layer, Stage::rotation, at, heads, turned_back, gradients);
     const Arrays in = vjp(layer, Stage::heads, at, {part(x, 1, begin, end)}, heads, gradients);
     if (input) input->add(begin, end, in[0]);

@@ -25,7 +25,7 @@ struct KeptLayer {
   mx::array input;                 // [B, L, C]
   std::optional<mx::array> mixed;  // attention's result, [B, H, L, D]
   // As Stage has them; empty where not kept.
-  std::vector<mx::array> heads;  // projected queries, keys, values
+  std::vector<mx::array> heads;  // queries, keys, values: projected, or rotated where these need not be normed
   std::vector<mx::array> mlp;    // middle, gate, up
 };
 
@@ -67,6 +67,7 @@ class LayerPass {
  private:
   class Gradients;
   std::vector<mx::array> project(int64_t layer, const mx::array& x) const;
+  bool only_turns(int64_t layer) const;
   std::vector<mx::array> rotate(int64_t layer, const std::vector<mx::array>& heads) const;
   std::vector<mx::array> rotated_heads(int64_t layer, const KeptLayer& kept) const;
   std::vector<mx::array> run(const Parameters& parameters, int64_t layer, Stage stage, Part tokens,
