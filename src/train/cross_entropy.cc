@@ -28,10 +28,9 @@ struct Probabilities {
   mx::array loss;         // the sum of log_sums - logits[target]
 };
 
-// The targets' logits are read first: the probabilities may then take the memory of all.
 Probabilities probabilities_of(const mx::array& logits, const mx::array& targets) {
+  const auto [p, log_sums] = row_softmax_and_log_sums(logits);
   const mx::array of_targets = mx::take_along_axis(logits, mx::expand_dims(targets, 1), 1);
-  const auto [p, log_sums] = row_softmax_and_log_sums(mx::depends({logits}, {of_targets}).front());
   return {p, log_sums, mx::sum(mx::subtract(log_sums, of_targets))};
 }
 
