@@ -13,7 +13,7 @@ constexpr int64_t kBlockShare = 128;  // of the limit
 constexpr int64_t kLeastQueries = 128;
 // What blocks shrink to, by halves, where less does not fit.
 constexpr StepBlocks kSmallest{.queries = 128, .tokens = 256, .logits = 64, .vocab_rows = 4096};
-constexpr int64_t kHeadBytes = 256 * kMiB;
+constexpr int64_t kHeadBytes = 128 * kMiB;
 // Attention's backward pass has the weights and the scores' gradient at once.
 constexpr int64_t kScoreCopies = 2;
 // What devices let go of later than they might, as a share of all: measured. Where blocks wait for memory, they need
@@ -68,8 +68,9 @@ LayerBytes layer_bytes(const ModelShape& s, const StepSize& size, const StepBloc
   const int64_t by_kernel = size.makes_scores ? 0 : 2 * mixed + tokens * 4 * attention_width(s);
   const int64_t sums = size.makes_scores ? tokens * (4 - w) * 2 * s.kv_heads * s.head_dim : 0;
   const int64_t attention = x + 2 * heads + mixed + sums + by_kernel + scores;
-  const int64_t of_mlp = size.trained > 0 ? 0 : 4 * mlp_parameters(s);
-  const int64_t of_attention = size.trained > 0 ? 0 : 4 * (layer_parameters(s) - mlp_parameters(s));
+  // Of one block, they are as wide as a weight until they travel.
+  const int64_t each = size.trained > 0 ? 0 : in_block == size.tokens && size.pieces_on_their_way == 0 ? w : 4;
+  const int64_t of_mlp = each * mlp_parameters(s), of_attention = each * (layer_parameters(s) - mlp_parameters(s));
   LayerBytes worst{std::max(forward, mlp), of_mlp};
   if (attention + of_attention > worst.blocks + worst.gradients) worst = {attention, of_attention};
   return worst;
@@ -120,17 +121,16 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   const int64_t parts = size.blocks_at_once == 1 ? 2 : 4;
   const int64_t queries = std::min(size.tokens, std::max(kLeastQueries, (size.tokens + parts - 1) / parts));
   choose(blocks.queries, block_of(budget, 4 * size.rows * s.heads * size.tokens, queries));
-  choose(blocks.tokens,
-         block_of(budget / 2, size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
-  choose(blocks.logits, block_of(budget / 2, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
-  const auto fits = [&] { return step_memory(s, size, blocks).total() <= limit; };
+  choose(blocks.tokens, block_of(budget / size.blocks_at_once,
+                                 size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
+  choose(blocks.logits, block_of(budget / size.blocks_at_once, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
   const int64_t spare = size.blocks_at_once == 1 ? limit / kLetGoLate : 0;
-  const auto fits_well = [&] { return step_memory(s, size, blocks).total() <= limit - spare; };
+  const auto fits = [&] { return step_memory(s, size, blocks).total() <= limit - spare; };
   // The head's gradient is whole where memory for it is not better used to keep more.
   if (blocks.vocab_rows == 0) {
     blocks.vocab_rows = s.vocab;
     blocks.keep_all = recompute == Recompute::all ? 0 : s.layers;
-    if (!fits_well()) blocks.vocab_rows = block_of(kHeadBytes, 4 * s.hidden, s.vocab);
+    if (!fits()) blocks.vocab_rows = block_of(kHeadBytes, 4 * s.hidden, s.vocab);
   }
   blocks.keep_all = blocks.keep_attention = 0;
   const auto shrink = [&](int64_t StepBlocks::*field) {
@@ -148,6 +148,11 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   };
   while (shrink_all()) {
   }
+  // All tokens at once take more of products and less of gradients, which need no sums.
+  StepBlocks at_once = blocks;
+  at_once.tokens = size.tokens;
+  if (asked.tokens == 0 && step_memory(s, size, at_once).total() <= step_memory(s, size, blocks).total())
+    blocks = at_once;
   if (recompute == Recompute::all) return blocks;
   if (recompute == Recompute::none) {
     blocks.keep_all = s.layers;
@@ -158,7 +163,7 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
     int64_t low = 0, high = limit_of_field;
     while (low < high) {
       field = (low + high + 1) / 2;
-      if (fits_well()) {
+      if (fits()) {
         low = field;
       } else {
         high = field - 1;
@@ -168,12 +173,11 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   };
   most(blocks.keep_all, s.layers);
   most(blocks.keep_attention, s.layers - blocks.keep_all);
-  // Each block of logits adds to the whole gradient of the head, which is long to read and write.
-  while (size.blocks_at_once == 1 && asked.logits == 0 && blocks.vocab_rows >= s.vocab &&
-         blocks.logits < size.targets) {
+  // Each block of logits reads the head, and adds to its gradient where that is whole: long ones, on a GPU.
+  while (size.blocks_at_once == 1 && asked.logits == 0 && blocks.logits < size.targets) {
     const int64_t chosen = blocks.logits;
     blocks.logits = std::min(size.targets, 2 * chosen);
-    if (fits_well()) continue;
+    if (fits()) continue;
     blocks.logits = chosen;
     break;
   }

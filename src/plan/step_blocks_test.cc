@@ -57,6 +57,11 @@ TEST(StepBlocks, MemoryKeepsMoreBeforeItHoldsTheHeadsGradient) {
   EXPECT_EQ(much.vocab_rows, qwen3_8b().vocab);
   EXPECT_EQ(much.keep_all, 36);
   EXPECT_EQ(much.logits, 2047);
+  size.width = 2;
+  size.makes_scores = false;
+  const StepBlocks half = choose_blocks(qwen3_8b(), size, 18 * kGiB + kGiB / 2);
+  EXPECT_EQ(half.tokens, 2048) << "takes less memory than two blocks, whose gradients are added in f32";
+  EXPECT_GE(half.logits, 200);
 }
 
 TEST(StepBlocks, MoreMemoryNeverKeepsLess) {
