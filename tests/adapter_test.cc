@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using Arguments = std::vector<std::string>;
 
@@ -155,6 +156,47 @@ TEST_F(AdapterTest, AnAdapterOfATiedHeadPartsItFromTheEmbedding) {
   EXPECT_TRUE(merged.warnings.empty());
 }
 
+// A failed fuse leaves nothing, so that the same command can be given again.
+TEST_F(AdapterTest, AFailedFuseLeavesNothing) {
+  ASSERT_EQ(run(train({"--fine-tune-type", "lora", "--iters", "1"})).code, 0);
+  const fs::path to = output("fused"), old = output("fused.partial");
+  fs::create_directories(old / "left");  // by a killed process
+  const std::vector<std::string> argv = {"/bin/sh",
+                                         "-c",
+                                         "trap '' XFSZ; ulimit -f 24; exec \"$0\" \"$@\"",
+                                         TRUNKLINE_BINARY_DIR "/trunkline",
+                                         "fuse",
+                                         "--model",
+                                         model(),
+                                         "--adapter",
+                                         output(),
+                                         "--output",
+                                         to};
+  const Ended full = run(program(argv));
+  EXPECT_NE(full.code, 0);
+  EXPECT_FALSE(fs::exists(to)) << full.error;
+  EXPECT_FALSE(fs::exists(old)) << full.error;
+  fs::create_directories(to);  // empty: it may be there
+  const Ended again = fuse("out", to);
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_TRUE(fs::exists(to / "model.safetensors"));
+  EXPECT_FALSE(fs::exists(old));
+}
+
+TEST_F(AdapterTest, AnotherBaseIsTold) {
+  ASSERT_EQ(run(train({"--fine-tune-type", "lora", "--iters", "1"})).code, 0);
+  const auto said = HasSubstr("trained on other weights");
+  EXPECT_THAT(generate(model(), {"--adapter", output()}).error, Not(said));
+  write_tiny_weights(model(), [](const std::string& name, mx::array& value) {
+    if (name == "model.norm.weight") value = value + mx::array(0.5f);
+  });
+  EXPECT_THAT(generate(model(), {"--adapter", output()}).error, said);
+  EXPECT_THAT(fuse("out", output("fused")).error, said);
+  const Ended gone_on = run(train({"--fine-tune-type", "lora", "--iters", "1", "--adapter", output()}, "on"));
+  EXPECT_EQ(gone_on.code, 0) << gone_on.error;
+  EXPECT_THAT(gone_on.output, said);
+}
+
 TEST_F(AdapterTest, WhatMakesNoSenseIsRefusedByName) {
   const auto error = [&](const Arguments& arguments) {
     const Ended ended = run(train(with({"--iters", "1"}, arguments)));
@@ -164,12 +206,17 @@ TEST_F(AdapterTest, WhatMakesNoSenseIsRefusedByName) {
   };
   const Arguments lora = {"--fine-tune-type", "lora"};
   EXPECT_THAT(error(with(lora, {"--num-layers", "3"})), HasSubstr("num_layers: 3 are asked for, the model has 2"));
-  EXPECT_THAT(error(with(lora, {"--lora-keys", "q_proj,wq"})), HasSubstr("wq"));
+  EXPECT_THAT(error(with(lora, {"--lora-keys", "q_proj,wq"})),
+              HasSubstr("lora_parameters: target_modules: no module of this model is named wq"));
+  EXPECT_THAT(error(with(lora, {"--lora-rank", "9"})),
+              HasSubstr("lora_rank: 9 is too much for model.layers.0.self_attn.k_proj, [8, 16]: 8 is the most"));
   EXPECT_THAT(error(with(lora, {"--lora-keys", "self_attn"})), HasSubstr("cannot have an adapter"));
   EXPECT_THAT(error(with(lora, {"--adapter", output("nowhere")})), HasSubstr("nowhere: not a directory"));
   ASSERT_EQ(run(train(with(lora, {"--iters", "1"}), "lora")).code, 0);
   EXPECT_THAT(error({"--fine-tune-type", "dora", "--adapter", output("lora")}), HasSubstr("is a LoRA adapter"));
   EXPECT_THAT(run(train(with(lora, {"--iters", "1"}), "lora")).error, HasSubstr("already holds"));
+  EXPECT_THAT(generate(output("lora")).error,
+              HasSubstr("holds an adapter, not a model: use --model BASE --adapter " + output("lora").string()));
   EXPECT_THAT(generate(model(), {"--adapter", model()}).error, HasSubstr("adapter_config.json"));
   EXPECT_THAT(fuse("nowhere", output("x")).error, HasSubstr("nowhere: not a directory"));
 }

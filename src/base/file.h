@@ -57,7 +57,7 @@ class InputFile {
 // Flushes a directory's entries (after a rename in it) or a file's bytes to the disk.
 void sync_path(const std::filesystem::path& path);
 
-// Renames directory `from` to `to`, both synced; `to` must not exist.
+// Renames directory `from` to `to`, both synced; `to` must not exist, or be an empty directory.
 void rename_directory(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // A file mapped read-only for as long as this lives.

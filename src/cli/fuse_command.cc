@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/fail.h"
+#include "base/file.h"
 #include "cli/command.h"
 #include "model/adapter.h"
 #include "model/fuse.h"
@@ -24,14 +25,40 @@ std::optional<mx::Dtype> dtype_of(const std::string& name) {
   return std::nullopt;
 }
 
+// A directory that appears under its name at commit(), whole; until then it is made beside it, and without commit
+// nothing is left. What a killed process left there goes.
+class NewDirectory {
+ public:
+  explicit NewDirectory(const fs::path& path) : path_((fs::absolute(path) / "").lexically_normal().parent_path()) {
+    // An empty directory that is there already may be a link to where there is room.
+    if (fs::exists(path_)) path_ = fs::canonical(path_);
+    beside_ = path_.parent_path() / (path_.filename().string() + ".partial");
+    fs::remove_all(beside_);
+  }
+  ~NewDirectory() {
+    std::error_code ignored;
+    fs::remove_all(beside_, ignored);
+  }
+  NewDirectory(const NewDirectory&) = delete;
+  NewDirectory& operator=(const NewDirectory&) = delete;
+
+  const fs::path& beside() const { return beside_; }
+  void commit() const { rename_directory(beside_, path_); }  // over an empty one
+
+ private:
+  fs::path path_, beside_;
+};
+
 int run_fuse(const FuseRequest& request) {
   if (fs::exists(request.output) && (!fs::is_directory(request.output) || !fs::is_empty(request.output))) {
     fail(ErrorKind::input, "--output: {} is there already and not empty: name another directory",
          request.output.string());
   }
+  const NewDirectory output(request.output);
   Checkpoint base = load_checkpoint(request.model);
   for (const std::string& warning : base.warnings) fmt::print(stderr, "warning: {}\n", warning);
   const Adapter adapter = load_adapter(request.adapter, base);
+  for (const std::string& warning : adapter.warnings) fmt::print(stderr, "warning: {}\n", warning);
   const bool was_tied = base.shape.tied;
   const std::optional<mx::Dtype> dtype = dtype_of(request.dtype);
   const Checkpoint fused = fuse(std::move(base), adapter, dtype);
@@ -40,7 +67,8 @@ int run_fuse(const FuseRequest& request) {
         "the adapter parts the embedding from the head: the model has two weights for them now "
         "(tie_word_embeddings: false)\n");
   }
-  save_and_compare(fused, request.output, dtype);
+  save_and_compare(fused, output.beside(), dtype);
+  output.commit();
   fmt::print("merged {} modules into {}; reload equal: all {} tensors\n", adapter.shape.modules.size(),
              request.output.string(), fused.tensors.size());
   return 0;

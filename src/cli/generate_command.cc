@@ -64,6 +64,7 @@ int run_generate(GenerateRequest request) {
   if (request.plain && !request.system_prompt.empty()) {
     fail(ErrorKind::input, "--system-prompt needs the chat template, which --ignore-chat-template leaves out");
   }
+  require_model(request.model);
   Text text(request.model);
   for (const std::string& warning : text.warnings()) fmt::print(stderr, "warning: {}\n", warning);
   const std::vector<int32_t> tokens = prompt_tokens(text, request, prompt);
@@ -73,7 +74,10 @@ int run_generate(GenerateRequest request) {
   Checkpoint checkpoint = load_checkpoint(request.model);
   for (const std::string& warning : checkpoint.warnings) fmt::print(stderr, "warning: {}\n", warning);
   std::optional<Adapter> adapter;
-  if (!request.adapter.empty()) adapter = load_adapter(request.adapter, checkpoint);
+  if (!request.adapter.empty()) {
+    adapter = load_adapter(request.adapter, checkpoint);
+    for (const std::string& warning : adapter->warnings) fmt::print(stderr, "warning: {}\n", warning);
+  }
   const Decoder decoder(checkpoint.shape, adapter ? adapter->shape : AdapterShape{});
   Parameters parameters = cast(checkpoint.tensors, mx::float32);
   if (adapter) std::ranges::copy(cast(adapter->tensors, mx::float32), std::back_inserter(parameters));

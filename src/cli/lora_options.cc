@@ -1,5 +1,6 @@
 #include "cli/lora_options.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 #include <utility>
@@ -25,7 +26,11 @@ std::vector<std::string> names_of(const OptionSource& source) {
     }
   }
   if (names.empty()) source.refuse("no module is named");
-  return names;
+  std::vector<std::string> once;
+  for (const std::string& name : names) {
+    if (std::ranges::count(once, name) == 0) once.push_back(name);
+  }
+  return once;
 }
 
 // One value of lora_parameters, under its key there.
@@ -34,8 +39,10 @@ void set_lora_value(LoraOptions& lora, const std::string& key, const OptionSourc
     lora.rank = source.integer(1, 1 << 20);
   } else if (key == "scale") {
     lora.scale = source.number(0.0, 1e6);
+    if (*lora.scale == 0.0) source.refuse("0 makes the adapter nothing, and it learns nothing");
   } else if (key == "alpha") {
     lora.alpha = source.number(0.0, 1e9);
+    if (*lora.alpha == 0.0) source.refuse("0 makes the adapter nothing, and it learns nothing");
   } else if (key == "dropout") {
     lora.dropout = source.number(0.0, 1.0);
     if (lora.dropout == 1.0) source.refuse("1 is too much: less than 1 is needed");

@@ -198,6 +198,9 @@ TEST_F(TrainOptionsTest, AdaptersAreAskedForAsInMlxLm) {
   EXPECT_THAT(error_of({"--lora-rank", "4"}), HasSubstr("--lora-rank: counts for an adapter alone"));
   EXPECT_THAT(lora_error({"--lora-scale", "1", "--lora-alpha", "2"}), HasSubstr("scale and alpha are both given"));
   EXPECT_THAT(lora_error({"--lora-rank", "0"}), HasSubstr("--lora-rank: 0 is less than 1"));
+  EXPECT_THAT(lora_error({"--lora-scale", "0"}), HasSubstr("--lora-scale: 0 makes the adapter nothing"));
+  EXPECT_EQ(parse({"--fine-tune-type", "lora", "--lora-keys", "q_proj,o_proj,q_proj"}).lora.keys,
+            (std::vector<std::string>{"q_proj", "o_proj"}));
   EXPECT_THAT(lora_error({"--lora-dropout", "1"}), HasSubstr("less than 1 is needed"));
   EXPECT_THAT(lora_error({"--lora-keys", "q_proj,,v_proj"}), HasSubstr("--lora-keys: names"));
   EXPECT_THAT(lora_error({"--num-layers", "0"}), HasSubstr("0 layers are none"));

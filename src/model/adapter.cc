@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/crc32c.h"
+#include "base/digest.h"
 #include "base/fail.h"
 #include "base/file.h"
 #include "base/random.h"
@@ -22,6 +23,8 @@ constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kTensors = "adapter_model.safetensors";
 constexpr const char* kPrefix = "base_model.model.";
 constexpr const char* kBaseCopy = ".base_layer.weight";
+constexpr const char* kBaseDigest = "trunkline_base";  // in the metadata
+constexpr size_t kSampled = 16, kSampleBytes = 1024;   // pieces of a tensor that its base's digest takes
 
 void check_tensor(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& dims) {
   const StoredTensor& stored = file.tensors().at(name);
@@ -61,6 +64,19 @@ void load_base_copy(const SafetensorsFile& file, const std::string& name, const 
   adapter.base_copies.push_back({name, value, value.dtype()});
 }
 
+// Bytes spread evenly over a tensor; all of a small one.
+void append_sample(const mx::array& tensor, std::string& text) {
+  mx::array ordered = mx::contiguous(tensor);
+  ordered.eval();
+  const std::string_view bytes(ordered.data<char>(), ordered.nbytes());
+  if (bytes.size() <= kSampled * kSampleBytes) {
+    text += bytes;
+    return;
+  }
+  const size_t last = bytes.size() - kSampleBytes;
+  for (size_t i = 0; i < kSampled; ++i) text += bytes.substr(last / (kSampled - 1) * i, kSampleBytes);
+}
+
 double normal(Random& random) {
   const double radius = std::sqrt(-2.0 * std::log(1.0 - random.uniform()));
   return radius * std::cos(2.0 * std::numbers::pi * random.uniform());
@@ -75,6 +91,17 @@ mx::array drawn(const TensorShape& shape, Draw draw) {
 
 }  // namespace
 
+std::string digest_of_base(const Checkpoint& base) {
+  std::string digests;
+  for (size_t i = 0; i < base.layout.size(); ++i) {
+    std::string text = fmt::format("{} {}{} ({}) ", base.layout[i].name, base.dtypes[i] == mx::bfloat16 ? "b" : "",
+                                   8 * mx::size_of(base.dtypes[i]), fmt::join(base.layout[i].dims, ","));
+    append_sample(base.tensors[i], text);
+    digests += to_hex(digest_of(text));
+  }
+  return to_hex(digest_of(digests));
+}
+
 Adapter load_adapter(const fs::path& directory, const Checkpoint& base) {
   if (!fs::is_directory(directory)) fail(ErrorKind::input, "{}: not a directory", directory.string());
   if (!fs::exists(directory / kConfig)) {
@@ -83,6 +110,7 @@ Adapter load_adapter(const fs::path& directory, const Checkpoint& base) {
   Adapter adapter;
   adapter.config = read_adapter_config(directory / kConfig);
   adapter.shape = adapter_shape(adapter.config, base.shape, (directory / kConfig).string());
+  adapter.warnings = adapter.shape.warnings;
   adapter.layout = tensor_shapes(adapter.shape);
   if (!fs::exists(directory / kTensors)) {
     const bool pickled = fs::exists(directory / "adapter_model.bin");
@@ -112,6 +140,16 @@ Adapter load_adapter(const fs::path& directory, const Checkpoint& base) {
     }
     load_base_copy(file, name, base, adapter);
   }
+  if (const auto found = file.metadata().find(kBaseDigest); found != file.metadata().end()) {
+    adapter.base_digest = found->second;
+    if (!base.tensors.empty() && adapter.base_digest != digest_of_base(base)) {
+      adapter.warnings.push_back(fmt::format(
+          "{}: the adapter was trained on other weights than those of {}{}: what the two compute together is not what "
+          "was trained. Use the base that it was trained on, as it was then",
+          directory.string(), base.directory.string(),
+          adapter.config.base.empty() ? "" : fmt::format(" (its base was at {})", adapter.config.base)));
+    }
+  }
   return adapter;
 }
 
@@ -122,13 +160,16 @@ void save_adapter(const Adapter& adapter, const fs::path& directory) {
   }
   std::ranges::sort(tensors, {}, &NamedTensor::name);
   fs::create_directories(directory);
-  write_safetensors(directory / kTensors, tensors);
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (!adapter.base_digest.empty()) metadata[kBaseDigest] = adapter.base_digest;
+  write_safetensors(directory / kTensors, tensors, metadata);
   write_file(directory / kConfig, text_of(adapter.config));
 }
 
 Adapter new_adapter(const AdapterConfig& config, const Checkpoint& base, uint64_t seed) {
   Adapter adapter;
   adapter.config = config;
+  adapter.base_digest = digest_of_base(base);
   adapter.shape = adapter_shape(config, base.shape, "the adapter");
   adapter.layout = tensor_shapes(adapter.shape);
   const Decoder decoder(base.shape, adapter.shape);

@@ -19,7 +19,13 @@ struct Adapter {
   Parameters tensors;               // parallel to layout, in the dtypes as stored
   // What PEFT stores beside an adapter of the embedding or the head: the base's own weight.
   std::vector<NamedTensor> base_copies;
+  std::string base_digest;            // digest_of_base() of the base that it was trained on; empty: not known (PEFT's)
+  std::vector<std::string> warnings;  // of what is not wrong for certain: another base, say
 };
+
+// A name for a model's weights: of all names, shapes and dtypes, and of bytes spread over every tensor. Files and
+// shards do not count. `base`'s tensors must still be there.
+std::string digest_of_base(const Checkpoint& base);
 
 // An adapter for `base`, whose tensors must still be there. Throws Error naming the file and the setting that is not
 // computed here, or the tensor that is missing, unknown, of another shape or dtype, not finite, or a copy of a weight
@@ -27,7 +33,7 @@ struct Adapter {
 Adapter load_adapter(const std::filesystem::path& directory, const Checkpoint& base);
 
 // Writes `adapter` to `directory` (made if absent); each file is written beside and renamed. The same adapter gives the
-// same bytes, in PEFT's order.
+// same bytes, in PEFT's order. What is known of its base is in the metadata of its tensors, which PEFT does not read.
 void save_adapter(const Adapter& adapter, const std::filesystem::path& directory);
 
 // An adapter to begin training with: it changes nothing yet. A is drawn uniformly as PEFT does, B is 0 (of an

@@ -21,6 +21,7 @@ const std::map<std::string, std::string>& must_be_off() {
   const std::string variant = "only LoRA, rsLoRA and DoRA are computed";
   static const std::map<std::string, std::string> all = {
       {"alora_invocation_tokens", variant},
+      {"fan_in_fan_out", "weights are stored [out, in]"},
       {"arrow_config", variant},
       {"kasa_config", variant},
       {"monteclora_config", variant},
@@ -40,7 +41,7 @@ const std::map<std::string, std::string>& must_be_off() {
 // Settings that do not enter the result once an adapter exists.
 bool is_without_effect(const std::string& key) {
   static const std::set<std::string> all = {
-      "auto_mapping",   "corda_config",  "eva_config",   "fan_in_fan_out", "inference_mode",    "loftq_config",
+      "auto_mapping",   "corda_config",  "eva_config",   "inference_mode", "loftq_config",
       "lora_ga_config", "megatron_core", "peft_version", "revision",       "qalora_group_size",
   };
   return all.contains(key);
@@ -238,6 +239,26 @@ class Selection {
     }
   }
 
+  // Throws Error naming what is to be left out and is not there; returns the same of the targets.
+  std::vector<std::string> unknown(const std::vector<Module>& modules, const std::string& where) const {
+    const auto fits_none = [&](const ModuleNames& names, const std::optional<Pattern>& pattern) {
+      return std::ranges::none_of(modules, [&](const Module& it) { return listed(names, pattern, it.name); });
+    };
+    if (excluded_ && fits_none(config_.excluded, excluded_)) {
+      fail(ErrorKind::input, "{}: exclude_modules: no module of this model fits \"{}\"", where,
+           *config_.excluded.pattern);
+    }
+    for (const std::string& name : config_.excluded.list) {
+      if (!fits_none({.pattern = {}, .list = {name}}, {})) continue;
+      fail(ErrorKind::input, "{}: exclude_modules: no module of this model is named {}", where, name);
+    }
+    std::vector<std::string> unknown;
+    for (const std::string& name : config_.targets.list) {
+      if (fits_none({.pattern = {}, .list = {name}}, {})) unknown.push_back(name);
+    }
+    return unknown;
+  }
+
   bool takes(const Module& module) const {
     if (listed(config_.excluded, excluded_, module.name)) return false;
     if (all_linear_) return module.adaptable && !module.embedding && module.name != "lm_head";
@@ -268,10 +289,14 @@ template <typename Value>
 class ByPattern {
  public:
   ByPattern(const std::vector<std::pair<std::string, Value>>& entries, Value other, const std::string& where,
-            const std::string& key)
+            const std::string& key, const std::vector<Module>& modules)
       : other_(other) {
-    for (const auto& [pattern, value] : entries) {
-      entries_.emplace_back(Pattern("(?:.*\\.)?(?:" + pattern + ")", where, key), value);
+    for (const auto& [text, value] : entries) {
+      const Pattern pattern("(?:.*\\.)?(?:" + text + ")", where, key);
+      if (std::ranges::none_of(modules, [&](const Module& it) { return pattern.fits(it.name); })) {
+        fail(ErrorKind::input, "{}: {}: no module of this model fits \"{}\"", where, key, text);
+      }
+      entries_.emplace_back(pattern, value);
     }
   }
   Value of(const std::string& name) const {
@@ -365,11 +390,13 @@ std::string text_of(const AdapterConfig& config) {
 }
 
 AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape, const std::string& where) {
+  const std::vector<Module> modules = modules_of(shape);
   const Selection selection(config, shape, where);
-  const ByPattern<int64_t> ranks(config.rank_pattern, config.rank, where, "rank_pattern");
-  const ByPattern<double> alphas(config.alpha_pattern, config.alpha, where, "alpha_pattern");
-  AdapterShape adapted{.modules = {}, .dora = config.dora, .dropout = config.dropout};
-  for (const Module& module : modules_of(shape)) {
+  const ByPattern<int64_t> ranks(config.rank_pattern, config.rank, where, "rank_pattern", modules);
+  const ByPattern<double> alphas(config.alpha_pattern, config.alpha, where, "alpha_pattern", modules);
+  AdapterShape adapted{.modules = {}, .warnings = {}, .dora = config.dora, .dropout = config.dropout};
+  const std::vector<std::string> unknown = selection.unknown(modules, where);
+  for (const Module& module : modules) {
     if (!selection.takes(module)) continue;
     if (!module.adaptable) {
       fail(ErrorKind::unsupported,
@@ -393,7 +420,13 @@ AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape,
                                .in = module.in,
                                .out = module.out});
   }
-  if (adapted.modules.empty()) fail(ErrorKind::input, "{}: target_modules: no module of this model is named", where);
+  if (adapted.modules.empty()) {
+    fail(ErrorKind::input, "{}: target_modules: no module of this model is named{}{}", where,
+         unknown.empty() ? "" : " ", fmt::join(unknown, " or "));
+  }
+  for (const std::string& name : unknown) {
+    adapted.warnings.push_back(fmt::format("{}: target_modules: no module of this model is named {}", where, name));
+  }
   return adapted;
 }
 

@@ -57,12 +57,14 @@ struct AdaptedModule {
 // An adapter as a decoder computes it.
 struct AdapterShape {
   std::vector<AdaptedModule> modules;  // in the order of the forward pass
+  std::vector<std::string> warnings;   // entries of target_modules that name no module, which PEFT lets pass
   bool dora = false;
   double dropout = 0.0;
 };
 
-// The modules that `config` names in a model. Throws Error if there is none, if one cannot have an adapter, or if a
-// pattern is no regular expression. `where` begins its message.
+// The modules that `config` names in a model. Throws Error if there is none, if one cannot have an adapter, if a
+// pattern is no regular expression, or if an entry of exclude_modules, rank_pattern or alpha_pattern fits no module.
+// `where` begins its message.
 AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape, const std::string& where);
 
 // Its tensors: model.layers.0.self_attn.q_proj.lora_A.weight and so on.

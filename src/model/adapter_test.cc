@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing_model::golden_model;
 using testing_model::TestFolder;
 
@@ -101,6 +102,38 @@ TEST_F(AdapterFiles, SettingsThatAreNotComputedAreNamed) {
   EXPECT_THAT(error_with("layers_to_transform", {7}), HasSubstr("there is no layer 7 in a model of 3"));
   EXPECT_THAT(error_with("layers_pattern", "layers"), HasSubstr("layers_pattern without"));
   EXPECT_THAT(error_with("rank_pattern", {{"q_proj", -1}}), HasSubstr("rank_pattern"));
+  EXPECT_THAT(error_with("fan_in_fan_out", true), HasSubstr("fan_in_fan_out: true is not supported"));
+}
+
+TEST_F(AdapterFiles, NamesThatFitNoModuleAreNamed) {
+  EXPECT_THAT(error_with("target_modules", {"wq", "wk"}), HasSubstr("no module of this model is named wq or wk"));
+  EXPECT_THAT(error_with("rank_pattern", {{"nope", 4}}),
+              HasSubstr("rank_pattern: no module of this model fits \"nope\""));
+  EXPECT_THAT(error_with("alpha_pattern", {{"nope", 4}}), HasSubstr("alpha_pattern: no module of this model fits"));
+  EXPECT_THAT(error_with("exclude_modules", {"zzz"}),
+              HasSubstr("exclude_modules: no module of this model is named zzz"));
+  EXPECT_THAT(error_with("exclude_modules", ".*zzz"), HasSubstr("exclude_modules: no module of this model fits"));
+  // PEFT is content with targets of which some are there.
+  EXPECT_THAT(load_adapter(path(), base_).warnings, IsEmpty());
+  change_config([](json& config) { config["target_modules"].push_back("nope"); });
+  EXPECT_THAT(load_adapter(path(), base_).warnings,
+              ElementsAre(HasSubstr("target_modules: no module of this model is named nope")));
+}
+
+TEST_F(AdapterFiles, AnotherBaseOfTheSameShapeIsTold) {
+  AdapterConfig config;
+  config.targets.list = {"q_proj"};
+  save_adapter(new_adapter(config, base_, 3), path());
+  EXPECT_THAT(load_adapter(path(), base_).warnings, IsEmpty());
+  for (const size_t place : {size_t{0}, base_.tensors.size() / 2, base_.tensors.size() - 1}) {
+    Checkpoint other = base_;
+    other.tensors[place] = mx::astype(other.tensors[place] * mx::array(1.5f), other.dtypes[place]);
+    EXPECT_THAT(load_adapter(path(), other).warnings, ElementsAre(HasSubstr("trained on other weights")))
+        << base_.layout[place].name;
+  }
+  // Read and written, it still knows its base.
+  save_adapter(load_adapter(path(), base_), folder_ / "again");
+  EXPECT_EQ(read_file(folder_ / "again/adapter_model.safetensors"), read_file(path() / "adapter_model.safetensors"));
 }
 
 TEST_F(AdapterFiles, TensorsThatDoNotFitAreNamed) {

@@ -43,6 +43,16 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return files;
 }
 
+// Is `file` where an index has every tensor? So mlx_lm writes it beside a single file.
+bool names_alone(const fs::path& index, const std::string& file) {
+  try {
+    const auto places = read_index(index);
+    return std::ranges::all_of(places, [&](const auto& place) { return place.second == file; });
+  } catch (const Error&) {
+    return false;  // it is not used, so that it need not be whole
+  }
+}
+
 // All tensors of a checkpoint, by name, each in the file that holds it.
 class TensorFiles {
  public:
@@ -52,7 +62,7 @@ class TensorFiles {
     if (fs::exists(single)) {
       source_ = single;
       add(single, {});
-      if (fs::exists(index)) {
+      if (fs::exists(index) && !names_alone(index, kSingle)) {
         warnings.push_back(fmt::format("{} and {} both exist: the single file is used", single.string(), kIndex));
       }
     } else if (fs::exists(index)) {
@@ -198,11 +208,18 @@ void check_tied_head(const TensorFiles& files, const mx::array& embedding, std::
 
 }  // namespace
 
-Checkpoint load_checkpoint(const fs::path& directory) {
+void require_model(const fs::path& directory) {
   if (!fs::is_directory(directory)) fail(ErrorKind::input, "{}: not a directory", directory.string());
-  if (!fs::exists(directory / "config.json")) {
-    fail(ErrorKind::input, "{}: no config.json here: not a model's directory", directory.string());
+  if (fs::exists(directory / "config.json")) return;
+  if (fs::exists(directory / "adapter_config.json")) {
+    fail(ErrorKind::input, "{}: holds an adapter, not a model: use --model BASE --adapter {}", directory.string(),
+         directory.string());
   }
+  fail(ErrorKind::input, "{}: no config.json here: not a model's directory", directory.string());
+}
+
+Checkpoint load_checkpoint(const fs::path& directory) {
+  require_model(directory);
   Checkpoint checkpoint;
   checkpoint.directory = directory;
   checkpoint.shape = read_model_shape(directory / "config.json");

@@ -30,6 +30,9 @@ struct Checkpoint {
   std::vector<std::pair<std::string, std::optional<std::string>>> config_edits;
 };
 
+// Throws Error(input) if a directory is none, or holds no model; an adapter is called so.
+void require_model(const std::filesystem::path& directory);
+
 // Loads every tensor. Throws Error(input) naming the file and the tensor that is missing, unknown, of the wrong shape
 // or of an unsupported dtype, and every shard that the index names and the directory lacks.
 Checkpoint load_checkpoint(const std::filesystem::path& directory);

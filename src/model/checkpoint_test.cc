@@ -73,6 +73,20 @@ TEST(Checkpoint, LoadsShards) {
   EXPECT_EQ(checkpoint.layout.back().name, "lm_head.weight");
 }
 
+// As mlx_lm writes it.
+TEST(Checkpoint, AnIndexOfTheSingleFileAloneIsNoWarning) {
+  const TestFolder folder;
+  const fs::path model = folder.model("qwen2-bias");
+  json index = {{"weight_map", json::object()}};
+  for (const TensorShape& tensor : load_checkpoint(model).layout)
+    index["weight_map"][tensor.name] = "model.safetensors";
+  write_file(model / "model.safetensors.index.json", index.dump());
+  EXPECT_THAT(load_checkpoint(model).warnings, IsEmpty());
+  index["weight_map"]["model.norm.weight"] = "model-00001-of-00002.safetensors";
+  write_file(model / "model.safetensors.index.json", index.dump());
+  EXPECT_THAT(load_checkpoint(model).warnings, ElementsAre(HasSubstr("both exist")));
+}
+
 TEST(Checkpoint, NamesEveryAbsentShard) {
   const TestFolder folder;
   const fs::path model = folder.model("qwen3-untied");

@@ -13,8 +13,7 @@ bool is_outside_layers(const AdaptedModule& module) { return module.embedding ||
 
 // Modules that an adapter with these settings has.
 std::vector<AdaptedModule> modules_of(const AdapterConfig& config, const ModelShape& shape) {
-  return adapter_shape(config, shape, fmt::format("lora_parameters: keys: {}", fmt::join(config.targets.list, ", ")))
-      .modules;
+  return adapter_shape(config, shape, "lora_parameters").modules;
 }
 
 // The numbers of the last `count` layers.
@@ -41,10 +40,12 @@ AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shap
   if (lora.keys.empty()) {
     config.targets.list = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
   }
-  for (const std::string& key : config.targets.list) {
-    AdapterConfig alone = config;
-    alone.targets.list = {key};
-    modules_of(alone, shape);  // throws if it names none
+  const AdapterShape whole = adapter_shape(config, shape, "lora_parameters");
+  if (!whole.warnings.empty()) fail(ErrorKind::input, "{}", whole.warnings.front());
+  for (const AdaptedModule& module : whole.modules) {
+    if (module.rank <= std::min(module.in, module.out)) continue;
+    fail(ErrorKind::input, "lora_rank: {} is too much for {}, [{}, {}]: {} is the most", module.rank, module.name,
+         module.out, module.in, std::min(module.in, module.out));
   }
   config.layers = last_layers(options.num_layers.value_or(std::min(kDefaultLoraLayers, shape.layers)), shape.layers);
   if (std::ssize(*config.layers) == shape.layers) {
@@ -91,6 +92,7 @@ std::optional<Adapter> adapter_to_train(const TrainOptions& options, const Check
          adapter.shape.dora ? "DoRA" : "LoRA", dora ? "dora" : "lora");
   }
   adapter.base_copies.clear();  // what the base says itself
+  adapter.base_digest = digest_of_base(base);
   for (mx::array& tensor : adapter.tensors) tensor = mx::astype(tensor, mx::float32);
   return adapter;
 }

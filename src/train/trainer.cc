@@ -77,6 +77,7 @@ class Trainer {
       if (leads()) take_output();
       checkpoint_ = load_checkpoint(options_.model);
       adapter_ = adapter_to_train(options_, checkpoint_);
+      if (adapter_) std::ranges::copy(adapter_->warnings, std::back_inserter(warnings_));
       decoder_.emplace(checkpoint_.shape, adapter_ ? adapter_->shape : AdapterShape{});
       Parameters parameters = take_as_f32(checkpoint_);
       if (adapter_) std::ranges::move(std::exchange(adapter_->tensors, {}), std::back_inserter(parameters));
