@@ -45,13 +45,27 @@ int64_t head_width(const ModelShape& s) { return (s.heads + 2 * s.kv_heads) * s.
 int64_t attention_width(const ModelShape& s) { return s.heads * s.head_dim; }
 int64_t full_width(const ModelShape& s) { return head_width(s) + attention_width(s) + s.hidden + 2 * s.intermediate; }
 
+// What of the model is trained.
+StepSize::Part trained_part(const ModelShape& s, const StepSize& size) {
+  if (size.part) return *size.part;
+  const int64_t parameters = s.parameters(), mlp = mlp_parameters(s);
+  return {.parameters = parameters,
+          .weight_bytes = parameters * size.width,
+          .layers = s.layers,
+          .mlp = mlp,
+          .attention = layer_parameters(s) - mlp,
+          .head = true};
+}
+
 // What is worked on in one layer's backward pass at its worst moment, beyond its input and what the forward pass kept:
 // in its MLP's half or in attention's, whose gradients never exist together.
 struct LayerBytes {
   int64_t blocks = 0, gradients = 0;
+  int64_t total() const { return blocks + gradients; }
 };
 
 LayerBytes layer_bytes(const ModelShape& s, const StepSize& size, const StepBlocks& blocks, bool kept) {
+  const StepSize::Part part = trained_part(s, size);
   const int64_t tokens = size.rows * size.tokens, w = size.width, in_block = std::min(blocks.tokens, size.tokens);
   const int64_t heads = tokens * w * head_width(s), mixed = tokens * w * attention_width(s), x = tokens * w * s.hidden;
   const int64_t scores = size.makes_scores ? size.blocks_at_once * kScoreCopies * 4 * size.rows * s.heads *
@@ -59,8 +73,7 @@ LayerBytes layer_bytes(const ModelShape& s, const StepSize& size, const StepBloc
                                            : 0;
   // A block's products, and a gradient on its way into the sum over blocks.
   const int64_t products = size.blocks_at_once * w * size.rows * in_block * (kProducts * s.intermediate + 4 * s.hidden);
-  const int64_t weights = 3 * s.hidden * s.intermediate;
-  const int64_t term = in_block == size.tokens ? 0 : w == 4 ? 4 * weights / 3 : size.blocks_at_once * w * weights;
+  const int64_t term = in_block == size.tokens ? 0 : w == 4 ? 4 * part.mlp / 3 : size.blocks_at_once * w * part.mlp;
   const int64_t forward = x + 2 * heads + mixed + scores;
   const int64_t mlp = 2 * x + (kept ? 0 : mixed) + products + term;
   // Queries, keys and values turned, and their gradients; by a kernel: its result again, sums in f32, and copies in the
@@ -68,36 +81,38 @@ LayerBytes layer_bytes(const ModelShape& s, const StepSize& size, const StepBloc
   const int64_t by_kernel = size.makes_scores ? 0 : 2 * mixed + tokens * 4 * attention_width(s);
   const int64_t sums = size.makes_scores ? tokens * (4 - w) * 2 * s.kv_heads * s.head_dim : 0;
   const int64_t attention = x + 2 * heads + mixed + sums + by_kernel + scores;
-  // Of one block, they are as wide as a weight until they travel.
-  const int64_t each = size.trained > 0 ? 0 : in_block == size.tokens && size.pieces_on_their_way == 0 ? w : 4;
-  const int64_t of_mlp = each * mlp_parameters(s), of_attention = each * (layer_parameters(s) - mlp_parameters(s));
-  LayerBytes worst{std::max(forward, mlp), of_mlp};
-  if (attention + of_attention > worst.blocks + worst.gradients) worst = {attention, of_attention};
-  return worst;
+  // Of one block, gradients are as wide as a weight until they travel. Held ones are counted elsewhere.
+  const bool narrow = in_block == size.tokens && size.pieces_on_their_way == 0;
+  const int64_t each = size.holds_gradients ? 0 : narrow ? w : 4;
+  const LayerBytes in_mlp{std::max(forward, mlp), each * part.mlp}, in_attention{attention, each * part.attention};
+  return in_attention.total() > in_mlp.total() ? in_attention : in_mlp;
 }
 
 }  // namespace
 
 StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
-  const int64_t tokens = size.rows * size.tokens, parameters = s.parameters(), layer = layer_parameters(s);
-  const int64_t w = size.width, x = tokens * w * s.hidden;
+  const StepSize::Part part = trained_part(s, size);
+  const int64_t tokens = size.rows * size.tokens, w = size.width, x = tokens * w * s.hidden;
+  const int64_t keep_all = std::min(blocks.keep_all, part.layers),
+                keep_attention = std::min(blocks.keep_attention, part.layers - keep_all);
   StepMemory memory;
-  const bool adapter = size.trained > 0;
-  memory.weights = size.weight_bytes > 0 ? size.weight_bytes : parameters * w;
-  memory.state = (adapter ? size.trained : parameters) * size.state_width;
-  memory.inputs = x * s.layers;
-  memory.kept = tokens * w * (blocks.keep_all * full_width(s) + blocks.keep_attention * attention_width(s));
-  // The gradients of half a layer, and those that are on their way to the other ranks. A tied head's are held from the
-  // head's pass to the embedding's, where they are not made in slices.
+  memory.weights = part.weight_bytes;
+  memory.state = part.parameters * size.state_width;
+  memory.inputs = x * part.layers;
+  memory.kept = tokens * w * (keep_all * full_width(s) + keep_attention * attention_width(s));
+  // The gradients of half a layer, and those that are on their way to the other ranks, the head's maybe among them. A
+  // tied head's are held from the head's pass to the embedding's, where they are not made in slices.
   const bool whole_head = blocks.vocab_rows >= s.vocab;
-  const int64_t head = adapter ? 0 : 4 * s.hidden * std::min(blocks.vocab_rows, s.vocab);
-  const int64_t always = size.pieces_on_their_way * 4 * layer / 2 + (whole_head && s.tied ? head : 0);
-  const LayerBytes first = layer_bytes(s, size, blocks, blocks.keep_all > 0);
+  const int64_t head = part.head ? 4 * s.hidden * std::min(blocks.vocab_rows, s.vocab) : 0;
+  const int64_t half = 4 * std::max(part.mlp, part.attention), pieces = size.pieces_on_their_way;
+  const int64_t travelling = pieces > 0 ? (pieces - 1) * half + std::max(half, head) : 0;
+  const LayerBytes first = layer_bytes(s, size, blocks, keep_all > 0);
   // Once layers that kept much have let it go.
-  LayerBytes later = layer_bytes(s, size, blocks, blocks.keep_all == s.layers);
-  later.blocks -= blocks.keep_all * (x + tokens * w * full_width(s));
-  const LayerBytes worst = later.blocks + later.gradients > first.blocks + first.gradients ? later : first;
-  memory.gradients = adapter ? 4 * size.trained : size.holds_gradients ? 4 * parameters : always + worst.gradients;
+  LayerBytes later = layer_bytes(s, size, blocks, keep_all == part.layers);
+  later.blocks -= keep_all * (x + tokens * w * full_width(s));
+  const LayerBytes worst = later.total() > first.total() ? later : first;
+  memory.gradients =
+      size.holds_gradients ? 4 * part.parameters : travelling + (whole_head && s.tied ? head : 0) + worst.gradients;
   // The logits of a block in f32 and their exponentials, and both in 16 bits beside; states where targets are. Sums
   // over blocks of the head's gradient are not made in place.
   const int64_t in_block = std::min(blocks.logits, size.targets), each = w == 4 ? 8 : 8 + 2 * w;
@@ -109,79 +124,126 @@ StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBloc
   return memory;
 }
 
-StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limit, const StepBlocks& asked,
-                         Recompute recompute) {
-  StepBlocks blocks = asked;
-  const auto choose = [](int64_t& field, int64_t value) {
-    if (field == 0) field = value;
-  };
-  const int64_t budget = std::clamp(limit / kBlockShare, kLeastBlock, kMostBlock);
-  // Queries see only what is before them: in blocks, most of the other half of the scores is never made. Where blocks
-  // are queued, they are far away, and few large ones are better.
-  const int64_t parts = size.blocks_at_once == 1 ? 2 : 4;
-  const int64_t queries = std::min(size.tokens, std::max(kLeastQueries, (size.tokens + parts - 1) / parts));
-  choose(blocks.queries, block_of(budget, 4 * size.rows * s.heads * size.tokens, queries));
-  choose(blocks.tokens, block_of(budget / size.blocks_at_once,
-                                 size.width * size.rows * (2 * s.intermediate + head_width(s)), size.tokens));
-  choose(blocks.logits, block_of(budget / size.blocks_at_once, 4 * s.vocab, std::max<int64_t>(1, size.targets)));
-  const int64_t spare = size.blocks_at_once == 1 ? limit / kLetGoLate : 0;
-  const auto fits = [&] { return step_memory(s, size, blocks).total() <= limit - spare; };
-  // The head's gradient is whole where memory for it is not better used to keep more.
-  if (blocks.vocab_rows == 0) {
-    blocks.vocab_rows = s.vocab;
-    blocks.keep_all = recompute == Recompute::all ? 0 : s.layers;
-    if (!fits()) blocks.vocab_rows = block_of(kHeadBytes, 4 * s.hidden, s.vocab);
-  }
-  blocks.keep_all = blocks.keep_attention = 0;
-  const auto shrink = [&](int64_t StepBlocks::*field) {
-    const int64_t half = blocks.*field / 2;
-    if (asked.*field != 0 || fits() || half < kSmallest.*field) return false;
-    blocks.*field = half;
-    return true;
-  };
-  const auto shrink_all = [&] {
-    bool shrunk = false;
-    for (const auto field : {&StepBlocks::tokens, &StepBlocks::vocab_rows, &StepBlocks::logits, &StepBlocks::queries}) {
-      if (field != &StepBlocks::vocab_rows || blocks.vocab_rows < s.vocab) shrunk |= shrink(field);
+namespace {
+
+// Multiplications a token that a step makes twice.
+int64_t made_again(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
+  const StepSize::Part part = trained_part(s, size);
+  const int64_t second_pass = part.head && blocks.vocab_rows < s.vocab ? head_parameters(s) : 0;
+  return second_pass + (part.layers - blocks.keep_all) * layer_parameters(s);
+}
+
+class Chooser {
+ public:
+  Chooser(const ModelShape& s, const StepSize& size, int64_t limit, const StepBlocks& asked, Recompute recompute)
+      : s_(s),
+        size_(size),
+        limit_(size.blocks_at_once == 1 ? limit - limit / kLetGoLate : limit),
+        asked_(asked),
+        recompute_(recompute),
+        budget_(std::clamp(limit / kBlockShare, kLeastBlock, kMostBlock)),
+        layers_(trained_part(s, size).layers) {}
+
+  bool fits(const StepBlocks& blocks) const { return step_memory(s_, size_, blocks).total() <= limit_; }
+
+  // With so many rows of the head at once.
+  StepBlocks with(int64_t vocab_rows) const {
+    StepBlocks blocks = smallest_that_fits(vocab_rows);
+    if (recompute_ == Recompute::none) {
+      blocks.keep_all = s_.layers;
+    } else if (recompute_ == Recompute::automatic) {
+      // Keeping all of a layer saves most.
+      most(blocks, &StepBlocks::keep_all, layers_);
+      most(blocks, &StepBlocks::keep_attention, layers_ - blocks.keep_all);
     }
-    return shrunk;
-  };
-  while (shrink_all()) {
-  }
-  // All tokens at once take more of products and less of gradients, which need no sums.
-  StepBlocks at_once = blocks;
-  at_once.tokens = size.tokens;
-  if (asked.tokens == 0 && step_memory(s, size, at_once).total() <= step_memory(s, size, blocks).total())
-    blocks = at_once;
-  if (recompute == Recompute::all) return blocks;
-  if (recompute == Recompute::none) {
-    blocks.keep_all = s.layers;
+    // On a GPU, long blocks of logits: each reads the head, and adds to its gradient where that is whole.
+    while (size_.blocks_at_once == 1 && asked_.logits == 0 && blocks.logits < size_.targets) {
+      StepBlocks longer = blocks;
+      longer.logits = std::min(size_.targets, 2 * blocks.logits);
+      if (!fits(longer)) break;
+      blocks = longer;
+    }
     return blocks;
   }
-  // Keeping all of a layer saves most. More never takes less memory: found by halves.
-  const auto most = [&](int64_t& field, int64_t limit_of_field) {
-    int64_t low = 0, high = limit_of_field;
+
+ private:
+  StepBlocks smallest_that_fits(int64_t vocab_rows) const {
+    StepBlocks blocks = asked_;
+    const auto choose = [](int64_t& field, int64_t value) {
+      if (field == 0) field = value;
+    };
+    const int64_t budget = budget_ / size_.blocks_at_once, rows = size_.rows;
+    // Queries see only what is before them: in blocks, most of the other half of the scores is never made. A GPU is
+    // kept busy by fewer, larger ones.
+    const int64_t parts = size_.blocks_at_once == 1 ? 2 : 4;
+    const int64_t queries = std::min(size_.tokens, std::max(kLeastQueries, (size_.tokens + parts - 1) / parts));
+    choose(blocks.queries, block_of(budget_, 4 * rows * s_.heads * size_.tokens, queries));
+    choose(blocks.tokens, block_of(budget, size_.width * rows * (2 * s_.intermediate + head_width(s_)), size_.tokens));
+    choose(blocks.logits, block_of(budget, 4 * s_.vocab, std::max<int64_t>(1, size_.targets)));
+    choose(blocks.vocab_rows, vocab_rows);
+    blocks.keep_all = blocks.keep_attention = 0;
+    const auto shrink = [&](int64_t StepBlocks::*field) {
+      const int64_t half = blocks.*field / 2;
+      if (asked_.*field != 0 || fits(blocks) || half < kSmallest.*field) return false;
+      blocks.*field = half;
+      return true;
+    };
+    const auto shrink_all = [&] {
+      bool shrunk = false;
+      for (const auto field :
+           {&StepBlocks::tokens, &StepBlocks::vocab_rows, &StepBlocks::logits, &StepBlocks::queries}) {
+        if (field != &StepBlocks::vocab_rows || blocks.vocab_rows < s_.vocab) shrunk |= shrink(field);
+      }
+      return shrunk;
+    };
+    while (shrink_all()) {
+    }
+    // All tokens at once take more of products and less of gradients, which need no sums.
+    StepBlocks at_once = blocks;
+    at_once.tokens = size_.tokens;
+    const auto in_layer = [&](const StepBlocks& cut) {
+      return layer_bytes(s_, size_, cut, /* kept = */ false).total();
+    };
+    if (asked_.tokens == 0 && in_layer(at_once) <= in_layer(blocks)) {
+      return at_once;
+    }
+    return blocks;
+  }
+
+  // As many layers as fit, found by halves: more never take less memory.
+  void most(StepBlocks& blocks, int64_t StepBlocks::*field, int64_t limit) const {
+    int64_t low = 0, high = limit;
     while (low < high) {
-      field = (low + high + 1) / 2;
-      if (fits()) {
-        low = field;
+      blocks.*field = (low + high + 1) / 2;
+      if (fits(blocks)) {
+        low = blocks.*field;
       } else {
-        high = field - 1;
+        high = blocks.*field - 1;
       }
     }
-    field = low;
-  };
-  most(blocks.keep_all, s.layers);
-  most(blocks.keep_attention, s.layers - blocks.keep_all);
-  // Each block of logits reads the head, and adds to its gradient where that is whole: long ones, on a GPU.
-  while (size.blocks_at_once == 1 && asked.logits == 0 && blocks.logits < size.targets) {
-    const int64_t chosen = blocks.logits;
-    blocks.logits = std::min(size.targets, 2 * chosen);
-    if (fits()) continue;
-    blocks.logits = chosen;
-    break;
+    blocks.*field = low;
   }
-  return blocks;
+
+  const ModelShape& s_;
+  const StepSize& size_;
+  const int64_t limit_;
+  const StepBlocks& asked_;
+  const Recompute recompute_;
+  const int64_t budget_, layers_;
+};
+
+}  // namespace
+
+StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limit, const StepBlocks& asked,
+                         Recompute recompute) {
+  const Chooser chooser(s, size, limit, asked, recompute);
+  const StepBlocks whole = chooser.with(s.vocab);
+  if (asked.vocab_rows != 0) return whole;
+  const StepBlocks sliced = chooser.with(block_of(kHeadBytes, 4 * s.hidden, s.vocab));
+  // On a GPU, adding block after block to a whole one takes as long as a second pass.
+  const bool adds = size.blocks_at_once == 1 && whole.logits < size.targets;
+  if (adds || !chooser.fits(whole)) return sliced;
+  return made_again(s, size, sliced) < made_again(s, size, whole) ? sliced : whole;
 }
 
 }  // namespace trunkline

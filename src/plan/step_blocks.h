@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "plan/model_shape.h"
 
@@ -32,11 +33,18 @@ struct StepSize {
   bool holds_gradients = false;     // all of them at once, in f32
   int64_t pieces_on_their_way = 2;  // of gradients, at most, to other ranks
   bool makes_scores = true;         // attention's; not where the device's kernels make none
-  // Blocks that exist at once: the one that is computed, and one queued behind it; 1 where those queued wait for memory.
+  // Blocks that exist at once: the one that is computed, and one queued behind it; 1 where those queued wait for
+  // memory.
   int64_t blocks_at_once = 2;
-  // Where an adapter is trained: its parameters, and the bytes of all weights, frozen ones among them. 0: all are
-  // trained and `width` wide.
-  int64_t trained = 0, weight_bytes = 0;
+  // Where not all is trained, as `width` wide weights: an adapter, or some layers.
+  struct Part {
+    int64_t parameters = 0;          // that are trained
+    int64_t weight_bytes = 0;        // of all weights, frozen ones among them
+    int64_t layers = 0;              // that a gradient passes, counted from the last
+    int64_t mlp = 0, attention = 0;  // trained parameters of a layer's halves, at most
+    bool head = false;               // whether the head's matrix or the embedding is trained
+  };
+  std::optional<Part> part = std::nullopt;
 };
 
 // Bytes that a step has at once, at its worst moment, by part: at the end of the forward pass, at the first layer of
@@ -51,9 +59,10 @@ struct StepMemory {
 };
 StepMemory step_memory(const ModelShape& shape, const StepSize& size, const StepBlocks& blocks);
 
-// Blocks for a step in `limit` bytes; what is not 0 in `asked` is taken as it is. Their sizes depend on the shape, the
-// step's size and, in the head, on whether its whole gradient fits; as many layers keep what they can as fit. Where
-// nothing fits, the smallest step is returned, and step_memory tells.
+// Blocks for a step in `limit` bytes; what is not 0 in `asked` is taken as it is. Their sizes follow from the shape,
+// the step's size and the limit; as many layers keep what they can as fit. The head's gradient is whole, or in slices
+// that leave room to keep more: whichever makes less again. Where nothing fits, the smallest step is returned, and
+// step_memory tells.
 StepBlocks choose_blocks(const ModelShape& shape, const StepSize& size, int64_t limit, const StepBlocks& asked = {},
                          Recompute recompute = Recompute::automatic);
 

@@ -30,7 +30,7 @@ TEST(StepBlocks, AnEightBillionModelAtLongLengthFits) {
   EXPECT_LT(blocks.vocab_rows, qwen3_8b().vocab) << "the head's gradient is not whole";
   EXPECT_EQ(blocks.keep_all, 0);
   EXPECT_GT(memory.total(), memory.weights + memory.inputs);
-  EXPECT_LT(memory.total(), 45 * kGiB);
+  EXPECT_LE(memory.total(), 44 * kGiB);
 }
 
 // Where blocks wait for memory: the same step in 16 bits, in the memory that a half of it would be.
@@ -107,6 +107,72 @@ TEST(StepBlocks, TheSmallestStepIsAStep) {
   EXPECT_EQ(blocks.tokens, 1);
   EXPECT_EQ(blocks.logits, 1);
   EXPECT_GE(blocks.vocab_rows, 1);
+}
+
+// Where the last layers alone are trained: their gradients, their inputs, and a head that is not.
+TEST(StepBlocks, WhatIsFrozenTakesItsWeightsAlone) {
+  const ModelShape shape = qwen3_8b();
+  const int64_t mlp = 3 * shape.hidden * shape.intermediate + shape.hidden;
+  StepSize size = kLong;
+  size.part = {.parameters = 4 * 192'946'432,
+               .weight_bytes = 4 * shape.parameters(),
+               .layers = 4,
+               .mlp = mlp,
+               .attention = 192'946'432 - mlp};
+  const StepBlocks blocks = choose_blocks(shape, size, 44 * kGiB);
+  const StepMemory memory = step_memory(shape, size, blocks), all = step_memory(shape, kLong, blocks);
+  EXPECT_EQ(memory.inputs, int64_t{4} * 17408 * 4096 * 4);
+  EXPECT_EQ(memory.gradients, 4 * mlp) << "of half a layer";
+  EXPECT_EQ(memory.weights, all.weights);
+  EXPECT_LT(memory.total(), all.total());
+  EXPECT_GT(blocks.keep_all, 0) << "what is saved is used";
+}
+
+TEST(StepBlocks, GradientsThatAreHeldOrOnTheirWayAreCounted) {
+  const ModelShape shape = qwen3_8b();
+  StepSize size = kLong;
+  const StepBlocks blocks{.queries = 128, .tokens = 1024, .logits = 256, .vocab_rows = 8192};
+  const int64_t mlp = 4 * (3 * shape.hidden * shape.intermediate + shape.hidden);
+  EXPECT_EQ(step_memory(shape, size, blocks).gradients, mlp);
+  size.pieces_on_their_way = 2;
+  EXPECT_EQ(step_memory(shape, size, blocks).gradients, 3 * mlp);
+  StepBlocks whole = blocks;
+  whole.vocab_rows = shape.vocab;
+  EXPECT_EQ(step_memory(shape, size, whole).gradients, 2 * mlp + 4 * shape.vocab * shape.hidden)
+      << "the head's is the first on its way";
+  size.holds_gradients = true;
+  EXPECT_EQ(step_memory(shape, size, blocks).gradients, 4 * shape.parameters());
+  // Of what is worked on, the half with more of it counts then, whatever its gradients.
+  size.width = 2;
+  size.makes_scores = false;
+  size.blocks_at_once = 1;
+  const int64_t held = step_memory(shape, size, blocks).blocks;
+  size.holds_gradients = false;
+  size.pieces_on_their_way = 0;
+  EXPECT_GE(held, step_memory(shape, size, blocks).blocks);
+}
+
+// All but a layer or two kept: a second pass over the logits would cost more than these do.
+TEST(StepBlocks, TheHeadIsSlicedOnlyWhereThatSavesWork) {
+  ModelShape shape = qwen3_8b();
+  shape.layers = 30;
+  shape.hidden = 576;
+  shape.intermediate = 1536;
+  shape.heads = 9;
+  shape.kv_heads = 3;
+  shape.head_dim = 64;
+  shape.vocab = 49152;
+  shape.tied = true;
+  const StepSize size{.rows = 1, .tokens = 8192, .targets = 8191};
+  int64_t limit = 50 * kGiB;
+  ASSERT_EQ(choose_blocks(shape, size, limit).keep_all, 30);
+  StepBlocks blocks;
+  do {
+    limit -= kGiB / 4;
+    blocks = choose_blocks(shape, size, limit);
+  } while (blocks.keep_all == 30);
+  EXPECT_GE(blocks.keep_all, 28);
+  EXPECT_EQ(blocks.vocab_rows, shape.vocab);
 }
 
 }  // namespace
