@@ -81,6 +81,17 @@ TEST_F(AdapterTest, DropoutAndUpdateDoNotDependOnHowRowsAreCut) {
   }
 }
 
+// The weights are those of ranks that each have all of the optimizer, also where no layer has an adapter.
+TEST_F(AdapterTest, ASharedOptimizerChangesNoBit) {
+  for (const char* keys : {"embed_tokens", "lm_head,embed_tokens"}) {
+    const Arguments settings = with(kSgd, {"--batch-size", "6", "--lora-keys", keys});
+    ASSERT_EQ(run(train(settings, std::string("all-") + keys, 2)).code, 0);
+    const Ended shared = run(train(with(settings, {"--shard-optimizer"}), std::string("shared-") + keys, 2));
+    ASSERT_EQ(shared.code, 0) << shared.error;
+    EXPECT_EQ(furthest(std::string("all-") + keys, std::string("shared-") + keys), 0.0) << keys;
+  }
+}
+
 // Base and adapter are computed in bf16; the adapter is trained and saved in f32, and packed rows are what they were.
 TEST_F(AdapterTest, IsTrainedThroughMastersInBf16) {
   for (const char* type : {"lora", "dora"}) {

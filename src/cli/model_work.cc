@@ -105,7 +105,7 @@ class Model final : public StepWork {
     shards_.emplace(pieces_of(decoder_, trained_, blocks_.vocab_rows), decoder_.layout(), group_.rank(), group_.size());
     const std::vector<TensorShape> layout = shards_->layout();
     optimizer_ = Optimizer(kSgd, layout, Trained::all(layout.size()));
-    sharded_.emplace(group_, *shards_, parameters_);
+    sharded_.emplace(group_, decoder_, *shards_, parameters_);
     sharded_->changed();  // the first step gathers as well
   }
 

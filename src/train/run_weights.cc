@@ -22,7 +22,7 @@ void RunWeights::begin(const Options& options) {
 
 void RunWeights::share(int64_t vocab_rows) {
   shards_.emplace(pieces_of(decoder_, trained_, vocab_rows), decoder_.layout(), group_.rank(), group_.size());
-  sharded_.emplace(group_, *shards_, optimizer_->weights(parameters_));
+  sharded_.emplace(group_, decoder_, *shards_, optimizer_->weights(parameters_));
   const std::vector<TensorShape> parts = shards_->layout();
   optimizer_.emplace(options_.optimizer, parts, Trained::all(parts.size()));
 }

@@ -33,6 +33,13 @@ void put(mx::array& tensor, const TensorRows& rows, const mx::array& part) {
               part.nbytes());
 }
 
+// Of the embedding and its adapter; where it is tied, of the head as well.
+bool embeds_with(const Decoder& decoder, size_t tensor) {
+  const auto index = static_cast<int>(tensor);
+  return index == decoder.embedding_index() ||
+         std::ranges::count(decoder.embedding_layer().adapter_tensors(), index) > 0;
+}
+
 // An optimizer's arrays are named TENSOR.SLOT, slot by slot.
 std::string slot_of(const std::string& name) { return name.substr(name.rfind('.')); }
 
@@ -91,14 +98,16 @@ Piece Shards::as_parts(const Piece& piece) const {
   return result;
 }
 
-ShardedWeights::ShardedWeights(Group& group, const Shards& shards, const Parameters& tensors)
-    : group_(group), shards_(shards), own_(shards.of(tensors)), works_(shards.pieces().size()) {
-  for (const Piece& piece : shards.pieces()) layers_ = std::max(layers_, piece.layer + 1);
-  // Pieces go the other way than the forward pass: those before the layers' are needed after them.
-  int64_t outer = layers_;
+ShardedWeights::ShardedWeights(Group& group, const Decoder& decoder, const Shards& shards, const Parameters& tensors)
+    : group_(group),
+      shards_(shards),
+      own_(shards.of(tensors)),
+      layers_(decoder.shape().layers),
+      works_(shards.pieces().size()) {
   for (const Piece& piece : shards.pieces()) {
-    if (piece.layer >= 0) outer = -1;
-    needed_.push_back(piece.layer >= 0 ? piece.layer : outer);
+    const bool embeds =
+        std::ranges::any_of(piece.rows, [&](const TensorRows& rows) { return embeds_with(decoder, rows.tensor); });
+    needed_.push_back(piece.layer >= 0 ? piece.layer : embeds ? -1 : layers_);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/checkpoint.h"
+#include "model/decoder.h"
 #include "train/layerwise.h"
 #include "trunkline/group.h"
 
@@ -55,7 +56,7 @@ class Shards {
 // This rank's parts of the weights, in f32, and how the model comes by all of them.
 class ShardedWeights {
  public:
-  ShardedWeights(Group& group, const Shards& shards, const Parameters& tensors);
+  ShardedWeights(Group& group, const Decoder& decoder, const Shards& shards, const Parameters& tensors);
   // Waits for what is under way: it writes into the tensors.
   ~ShardedWeights();
   ShardedWeights(const ShardedWeights&) = delete;
@@ -79,7 +80,7 @@ class ShardedWeights {
   const Shards& shards_;
   Parameters own_;
   bool behind_ = false;
-  int64_t layers_ = 0;                    // up to the last one with something to gather
+  const int64_t layers_;
   std::vector<int64_t> needed_;           // by piece: as wait_for has it
   std::vector<std::vector<Work>> works_;  // by piece
   std::vector<mx::array> sent_;           // own parts in the tensors' dtype, while they travel
