@@ -39,11 +39,11 @@ inline mx::array part(const mx::array& x, int axis, int begin, int end) {
   return mx::slice(x, from, to);
 }
 
-// Evaluates block after block with the next ones queued before one's end is awaited, so that a device is kept busy, and
-// no more of them than the device is worth (model/backend.h).
+// Evaluates block after block, with as many queued before the first one's end is awaited as keep the device busy
+// (blocks_to_queue).
 class Pacer {
  public:
-  // `after_block` is called when a block has been computed, with maybe one more to come.
+  // `after_block` is called when a block has been queued; those queued before it may not be computed yet.
   explicit Pacer(std::function<void()> after_block = {})
       : after_block_(std::move(after_block)), depth_(static_cast<size_t>(blocks_to_queue())) {}
 

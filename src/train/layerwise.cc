@@ -25,7 +25,7 @@ mx::array indices(const std::vector<int32_t>& values) {
 
 int narrow(int64_t value) { return static_cast<int>(std::min<int64_t>(value, 1 << 30)); }
 
-// Read at once: a GPU's memory is far away.
+// Read together: each reading waits for the device.
 double sum_of(const Arrays& scalars) {
   if (scalars.empty()) return 0.0;
   mx::array all = mx::stack(scalars);

@@ -57,7 +57,7 @@ void Update::count(size_t index, double squares) {
   if (!std::isfinite(squares)) bad_.push_back(tensor_of(index));
 }
 
-// All at once: a GPU's memory is far away.
+// Read together: each reading waits for the device.
 void Update::read_squares() {
   if (unread_.empty()) return;
   std::vector<mx::array> all;
