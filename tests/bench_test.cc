@@ -258,6 +258,19 @@ TEST_F(BenchProgram, AStepOfASharedOptimizerGathersItsWeights) {
   }
 }
 
+TEST_F(BenchProgram, AModelThatDoesNotFitIsRefusedBeforeItIsMade) {
+  json config = json::parse(read_file(TRUNKLINE_SOURCE_DIR "/tests/golden/qwen3-untied/model/config.json"));
+  config["vocab_size"] = 1 << 30;  // no machine has the memory for its embedding
+  config["hidden_size"] = 1 << 16;
+  write_file(file_, config.dump());
+  for (const int ranks : {1, 2}) {
+    const Result result =
+        run({"launch", "-n", std::to_string(ranks), "--", kProgram, "bench", "step", "--model", file_});
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.error + result.output, HasSubstr("--model: a step takes at least"));
+  }
+}
+
 TEST_F(BenchProgram, AStepThatMakesNoSenseIsRefused) {
   const auto refused = [](std::vector<std::string> arguments, const char* text) {
     arguments.insert(arguments.begin(), {"bench", "step"});
@@ -279,6 +292,25 @@ TEST_F(BenchProgram, AStepThatMakesNoSenseIsRefused) {
   refused({"--model", "no-such-file"}, "no-such-file");
   refused({"--layers", "2", "--gradient-bytes", "1M", "--shard-optimizer"}, "--shard-optimizer");
   refused({"--model", TRUNKLINE_SOURCE_DIR "/README.md", "--sync", "none", "--shard-optimizer"}, "nothing is shared");
+}
+
+TEST_F(BenchProgram, WhatIsThereIsNotWrittenOver) {
+  const std::vector<std::string> step = {"bench", "step", "--layers", "2", "--gradient-bytes", "1M", "-n", "1"};
+  const auto refused = [&](const std::string& flag, const std::string& file, int code, const char* text) {
+    std::vector<std::string> arguments = step;
+    arguments.insert(arguments.end(), {flag, file});
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, code) << flag << " " << file;
+    EXPECT_THAT(result.error, AllOf(HasSubstr(flag), HasSubstr(text)));
+  };
+  write_file(file_, "{\"text\": \"a row\"}\n");
+  refused("--trace", file_, 1, "is not a trace");
+  refused("--trace", std::filesystem::temp_directory_path(), 1, "is not a trace");
+  refused("--trace", "/nowhere/t.json", 1, "No such file");
+  refused("--trace", "", 2, "the name of a file");
+  refused("--json", file_, 1, "does not hold a benchmark's lines");
+  refused("--json", "", 2, "the name of a file");
+  EXPECT_EQ(read_file(file_), "{\"text\": \"a row\"}\n");
 }
 
 TEST_F(BenchProgram, OneRankAlone) {

@@ -1,8 +1,10 @@
 // What `trunkline train` refuses, and how a run ends that cannot go on: with a reason on every rank, and nothing lost.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <limits>
+#include <map>
 
 #include "base/clock.h"
 #include "tiny_run_test.h"
@@ -196,6 +198,70 @@ TEST_F(TrainFaultsTest, ARankThatDiesInMidBackwardEndsTheOthers) {
   EXPECT_THAT(ended.output + ended.error, HasSubstr("[0] trunkline: rank 1"));
 }
 
+// The traces of all ranks are looked at before anything is trained, and by all of them.
+TEST_F(TrainFaultsTest, ATraceThatCannotBeWrittenIsRefusedFirst) {
+  const auto refused = [&](const fs::path& trace, const std::string& why, int ranks = 1) {
+    const Ended ended = run(train({"--iters", "2", "--trace", trace}, "out", ranks));
+    EXPECT_NE(ended.code, 0) << trace;
+    EXPECT_THAT(ended.error + ended.output, AllOf(HasSubstr("--trace: "), HasSubstr(why))) << trace;
+    if (ranks > 1)
+      EXPECT_THAT(ended.error + ended.output, AllOf(HasSubstr("[0] trunkline"), HasSubstr("[1] trunkline")));
+    EXPECT_FALSE(fs::exists(output())) << trace;
+  };
+  refused(folder_ / "nowhere" / "t.json", "No such file");
+  refused(folder_ / "nowhere" / "t.json", "No such file", 2);
+  refused(data(), "is there already and is not a trace");
+  refused(folder_ / "data/", "does not name a file");
+  const std::string rows = read_file(data() / "train.jsonl");
+  refused(data() / "train.jsonl", "is there already and is not a trace");
+  EXPECT_EQ(read_file(data() / "train.jsonl"), rows);
+  fs::create_symlink(data() / "train.jsonl", folder_ / "link.json");
+  refused(folder_ / "link.json", "is there already and is not a trace");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link.json"));
+  fs::create_symlink(folder_ / "nothing", folder_ / "dangling.json");
+  refused(folder_ / "dangling.json", "is there already and is not a trace");
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  refused(pipe, "is there already and is not a trace");
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  // Another rank's.
+  write_file(folder_ / "t.1.json", "[1]");
+  refused(folder_ / "t.json", "t.1.json is there already", 2);
+  EXPECT_FALSE(fs::exists(folder_ / "t.json"));
+  EXPECT_EQ(run(train({"--iters", "2", "--trace", ""})).code, 1);
+}
+
+TEST_F(TrainFaultsTest, ATraceIsWrittenLastAndIsNotWorthFailingFor) {
+  const fs::path trace = folder_ / "traces" / "t.json";
+  fs::create_directory(folder_ / "traces");
+  const std::vector<std::string> arguments = {"--iters", "300", "--steps-per-report", "1", "--val-batches", "0",
+                                              "--trace", trace};
+  Process process = Process::start(train(arguments));
+  read_until(process, "step 2/");
+  fs::remove(folder_ / "traces");
+  const Ended ended = finish(process);
+  EXPECT_EQ(ended.code, 0) << ended.error;
+  EXPECT_THAT(ended.error, AllOf(HasSubstr("warning: no trace was written"), HasSubstr(trace.string())));
+  EXPECT_TRUE(fs::exists(output() / "model.safetensors"));
+  // An older trace is written over.
+  fs::create_directory(folder_ / "traces");
+  for (const char* out : {"a", "b"}) ASSERT_EQ(run(train({"--iters", "1", "--trace", trace}, out)).code, 0);
+  EXPECT_TRUE(nlohmann::json::parse(read_file(trace)).contains("traceEvents"));
+}
+
+TEST_F(TrainFaultsTest, TooLittleMemoryIsRefusedNamingWhatWorks) {
+  const Ended ended = run(train({"--iters", "2", "--memory-limit", "0.0001"}, "out", 2));
+  EXPECT_NE(ended.code, 0);
+  const std::string said = ended.error + ended.output;
+  EXPECT_THAT(said, AllOf(HasSubstr("memory_limit: a step takes at least"), HasSubstr("MiB"), HasSubstr("[1] trunk")));
+  EXPECT_FALSE(fs::exists(output() / "metrics.jsonl"));
+  const std::string before = "give --memory-limit ";
+  const std::string least = said.substr(said.find(before) + before.size(), 6);
+  const Ended enough = run(train({"--iters", "2", "--memory-limit", least}, "enough", 2));
+  EXPECT_EQ(enough.code, 0) << enough.error;
+  EXPECT_THAT(enough.output, HasSubstr("MiB, of at most"));
+}
+
 TEST_F(TrainFaultsTest, AnOutputInUseIsRefused) {
   ASSERT_EQ(run(train({"--iters", "1"})).code, 0);
   const std::string before = weights();
@@ -209,12 +275,83 @@ TEST_F(TrainFaultsTest, AnOutputInUseIsRefused) {
   EXPECT_FALSE(fs::exists(output("nowhere")));
 }
 
+// Every file in a folder, and its bytes.
+std::map<std::string, std::string> files_in(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) files[entry.path().string()] = read_file(entry.path());
+  }
+  return files;
+}
+
+TEST_F(TrainFaultsTest, AResumeWithoutAGoodCheckpointWritesNothingOver) {
+  const std::vector<std::string> arguments = {"--iters", "2", "--save-every", "1", "--resume"};
+  ASSERT_EQ(run(train({"--iters", "2", "--save-every", "1"})).code, 0);
+  fs::copy(output(), output("moved"), fs::copy_options::recursive);
+  fs::remove_all(output("moved") / "checkpoints");
+  auto before = files_in(output("moved"));
+  Ended ended = run(train(arguments, "moved"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error, AllOf(HasSubstr("holds a model ("), HasSubstr("nothing to go on from"),
+                                 HasSubstr("another --output (--model")));
+  EXPECT_EQ(files_in(output("moved")), before);
+
+  // Damaged ones, without a model: set aside, and refused again and again.
+  fs::copy(output(), output("damaged"), fs::copy_options::recursive);
+  for (const auto& entry : fs::directory_iterator(output("damaged"))) {
+    if (entry.is_regular_file() && entry.path().filename() != "settings.yaml") fs::remove(entry.path());
+  }
+  for (const char* step : {"1", "2"}) write_file(output("damaged") / "checkpoints" / step / "state.json", "{}");
+  for (int i = 0; i < 2; ++i) {
+    ended = run(train(arguments, "damaged", 2));
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.error + ended.output, AllOf(HasSubstr("holds checkpoints"),
+                                                  HasSubstr("no checkpoint that is whole"), HasSubstr("[1] trunk")));
+    EXPECT_TRUE(fs::exists(output("damaged") / "checkpoints" / "2.damaged" / "weights.safetensors"));
+    EXPECT_FALSE(fs::exists(output("damaged") / "model.safetensors"));
+  }
+  fs::remove_all(output("damaged") / "checkpoints");
+  ended = run(train(arguments, "damaged"));
+  EXPECT_EQ(ended.code, 0) << ended.error;
+  EXPECT_THAT(ended.output, HasSubstr("it begins again"));
+}
+
+TEST_F(TrainFaultsTest, AFinishedRunHasNothingLeftToTrain) {
+  const std::vector<std::string> arguments = {"--iters", "2"};
+  for (const char* kind : {"full", "lora"}) {
+    const auto settings = with(arguments, {"--fine-tune-type", kind});
+    ASSERT_EQ(run(train(settings, kind, 2)).code, 0);
+    const auto before = files_in(output(kind));
+    const Ended ended = run(train(with(settings, {"--resume"}), kind, 2));
+    EXPECT_EQ(ended.code, 0) << ended.error;
+    EXPECT_THAT(ended.output, HasSubstr("nothing left to train: 2 steps are done"));
+    EXPECT_EQ(files_in(output(kind)), before);
+  }
+  // A model that is not that of the last step is saved again.
+  const std::string good = weights("full");
+  std::string bad = good;
+  bad.back() = static_cast<char>(bad.back() ^ 1);
+  write_file(output("full") / "model.safetensors", bad);
+  EXPECT_EQ(run(train(with(arguments, {"--resume"}), "full")).code, 0);
+  EXPECT_EQ(weights("full"), good);
+}
+
 TEST_F(TrainFaultsTest, AResumedRunMustBeTheSameRun) {
   ASSERT_EQ(run(train({"--iters", "1"})).code, 0);
   Ended ended = run(train({"--iters", "3", "--resume", "--learning-rate", "1e-3", "--seed", "5"}));
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.error,
               AllOf(HasSubstr("learning_rate: 1e-05 there, 0.001 here"), HasSubstr("seed: 0 there, 5 here")));
+  // Another model of the same shape; the same elsewhere is taken.
+  fs::copy(model(), folder_ / "model2");
+  ended = run(train({"--iters", "2", "--resume", "--model", folder_ / "model2"}));
+  EXPECT_EQ(ended.code, 0) << ended.error;
+  write_tiny_weights(folder_ / "model2", [](const std::string& name, mx::array& value) {
+    if (name == "model.norm.weight") value = mx::multiply(value, mx::array(1.001f));
+  });
+  ended = run(train({"--iters", "3", "--resume", "--model", folder_ / "model2"}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error, HasSubstr("base weights: checksum"));
   write_rows("train.jsonl", 24, 8);
   ended = run(train({"--iters", "3", "--resume"}));
   EXPECT_EQ(ended.code, 1);

@@ -50,6 +50,29 @@ void write_file(const std::filesystem::path& path, std::string_view bytes, unsig
   file.commit();
 }
 
+bool may_be_replaced(const std::filesystem::path& path, std::initializer_list<std::string_view> beginnings) {
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path))) return false;
+  const MappedFile file(path);
+  return file.text().empty() || std::ranges::any_of(beginnings, [&](std::string_view beginning) {
+           return file.text().starts_with(beginning);
+         });
+}
+
+void require_output_path(const std::filesystem::path& path, std::initializer_list<std::string_view> beginnings,
+                         std::string_view what) {
+  if (path.filename().empty()) fail(ErrorKind::input, "\"{}\" does not name a file", path.string());
+  try {
+    if (std::filesystem::exists(std::filesystem::symlink_status(path)) && !may_be_replaced(path, beginnings)) {
+      fail(ErrorKind::input, "{} is there already and is not {}: name another file, or remove it", path.string(), what);
+    }
+    const OutputFile probe(path);
+  } catch (const std::filesystem::filesystem_error& error) {
+    fail(ErrorKind::input, "cannot write {}: {}", path.string(), error.code().message());
+  } catch (const Error& error) {
+    fail(ErrorKind::input, "{}", error.what());
+  }
+}
+
 OutputFile::OutputFile(std::filesystem::path path, unsigned mode) : path_(std::move(path)), beside_(path_) {
   static std::atomic<int> count = 0;  // other threads may write the same file
   beside_ += fmt::format(".{}-{}.part", ::getpid(), ++count);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,16 @@ std::string read_file(const std::filesystem::path& path);
 // Writes to a file beside `path`, syncs it and renames it over `path`: readers see the old bytes or the new ones.
 // `mode` is what a new file's permissions may be, as in open(2).
 void write_file(const std::filesystem::path& path, std::string_view bytes, unsigned mode = 0666);
+
+// Whether `path` is a regular file that may be written over by a program whose own such files begin with one of
+// `beginnings`: it is one of them, or empty.
+bool may_be_replaced(const std::filesystem::path& path, std::initializer_list<std::string_view> beginnings);
+
+// Throws Error(input) unless write_file to `path` would lose nothing and can be expected to work: the folder takes
+// files, and there is nothing under that name, or a file that may_be_replaced. What is neither, a link or a device too,
+// a rename would put an end to. Leaves everything as it is. `what`: a file of the kind, for the message.
+void require_output_path(const std::filesystem::path& path, std::initializer_list<std::string_view> beginnings,
+                         std::string_view what);
 
 // A file written piece by piece, under the same promise as write_file: it appears under its name at commit(), whole and
 // synced; without commit nothing is left.

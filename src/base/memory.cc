@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -36,6 +37,21 @@ int64_t machine_memory() {
   return whole;
 }
 
+namespace {
+
+// The system counts both by threads, and adds them up at other times: what is resident now was so once.
+ProcessMemory with_peak(ProcessMemory memory) {
+  static std::atomic<int64_t> most = 0;
+  int64_t before = most.load();
+  while (before < std::max(memory.now, memory.peak) &&
+         !most.compare_exchange_weak(before, std::max(memory.now, memory.peak))) {
+  }
+  memory.peak = most.load();
+  return memory;
+}
+
+}  // namespace
+
 ProcessMemory process_memory() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -46,11 +62,11 @@ ProcessMemory process_memory() {
   if (task_info(mach_task_self(), TASK_VM_INFO, reinterpret_cast<task_info_t>(&info), &count) == KERN_SUCCESS) {
     memory.now = static_cast<int64_t>(info.phys_footprint);
   }
-  return memory;
+  return with_peak(memory);
 #else
   int64_t total_pages = 0, resident_pages = 0;
   std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
-  return {.now = resident_pages * ::sysconf(_SC_PAGESIZE), .peak = int64_t{1024} * usage.ru_maxrss};
+  return with_peak({.now = resident_pages * ::sysconf(_SC_PAGESIZE), .peak = int64_t{1024} * usage.ru_maxrss});
 #endif
 }
 

@@ -53,7 +53,9 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->type_name("GBPS");
   app.add_flag("--check", flags.check, "Verify every element on every rank in N more calls; exit 1 if any is wrong");
   app.add_flag("--profile", flags.profile, "Where the time goes, by part, in nanoseconds a KiB");
-  app.add_option("--json", flags.json, "Rank 0 writes a line of JSON for each size")->type_name("FILE");
+  app.add_option("--json", flags.json, "Rank 0 writes a line of JSON for each size")
+      ->check(check_file)
+      ->type_name("FILE");
   if (flags.collective == Collective::allreduce) app.add_flag("--in-place", flags.in_place, "Result over the input");
   if (flags.collective == Collective::broadcast) {
     app.add_option("-r,--root", flags.root, "The rank that has the data")->check(CLI::NonNegativeNumber);

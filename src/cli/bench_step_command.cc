@@ -86,8 +86,9 @@ void add_flags(CLI::App& app, Flags& flags) {
                "Verify every sum on every rank, within the timed update; of --model, that the ranks' weights are the "
                "same; exit 1 if not");
   flags.group.add(app);
-  app.add_option("--json", flags.json, "Rank 0 writes an object there")->type_name("FILE");
+  app.add_option("--json", flags.json, "Rank 0 writes an object there")->check(check_file)->type_name("FILE");
   app.add_option("--trace", flags.trace, "Rank 0 writes its timeline there, for chrome://tracing or Perfetto")
+      ->check(check_file)
       ->type_name("FILE");
 }
 
@@ -187,6 +188,7 @@ int run(const Flags& flags) {
   if (flags.config.empty()) emulated = emulated_from(flags);
   const Config config = flags.group.config();
   const bool cables_emulated = Settings::get().fabric_fd.has_value(), first = config.rank == 0;
+  if (first && !flags.trace.empty()) Timeline::check_path(flags.trace);
   JsonLines json(first ? flags.json : "");
   const auto group = Group::connect(config);
   StepBenchOptions options{.sums = flags.sync != "none",

@@ -1,13 +1,18 @@
 #include "cli/group_flags.h"
 
 #include <cmath>
+#include <filesystem>
 #include <map>
 
 #include "base/fail.h"
+#include "base/file.h"
 #include "cli/bench_figures.h"
 
 namespace trunkline {
 namespace {
+
+// Of the lines of `bench` and `bench step`.
+constexpr std::initializer_list<std::string_view> kBeginnings = {R"({"bytes":)", R"({"iteration_s":)"};
 
 template <typename T>
 CLI::CheckedTransformer named(const std::map<std::string, T>& values) {
@@ -21,6 +26,8 @@ CLI::CheckedTransformer named(const std::map<std::string, T>& values) {
 std::string check_size(const std::string& text) {
   return size_from(text) ? "" : "\"" + text + "\" is not a size in bytes, such as 4096, 32K, 64M, 1G";
 }
+
+std::string check_file(const std::string& text) { return text.empty() ? "the name of a file is expected" : ""; }
 
 void GroupFlags::add(CLI::App& app) {
   app.add_option("--workers", workers, "Threads that drive lanes: pool, per-call, single")
@@ -68,6 +75,10 @@ Config GroupFlags::config() const {
 
 JsonLines::JsonLines(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
+  if (std::filesystem::is_regular_file(path_) && !may_be_replaced(std::filesystem::canonical(path_), kBeginnings)) {
+    fail(ErrorKind::input, "--json: {} is there already and does not hold a benchmark's lines: name another file",
+         path_);
+  }
   file_.open(path_, std::ios::trunc);
   require();
 }

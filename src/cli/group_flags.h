@@ -29,7 +29,11 @@ struct GroupFlags {
 // For CLI::Option::check: "4096", "32K", "64M", "1G".
 std::string check_size(const std::string& text);
 
-// The file of --json, if any; lines are there as soon as they are written.
+// The same, of a file to write: a name.
+std::string check_file(const std::string& text);
+
+// The file of --json, if any; lines are there as soon as they are written. A regular file that has something else than
+// lines of a benchmark in it is refused.
 class JsonLines {
  public:
   explicit JsonLines(std::string path);

@@ -1,21 +1,44 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "base/memory.h"
+#include "base/fail.h"
 #include "cli/step_work.h"
 #include "model/backend.h"
+#include "plan/least_limit.h"
 #include "train/agreement.h"
 #include "train/random_model.h"
+#include "train/run_memory.h"
+#include "train/together.h"
 #include "train/update.h"
 
 namespace trunkline {
 namespace {
 
-constexpr double kUsableShare = 0.8;  // of the memory that this machine's ranks share
 constexpr double kLearningRate = 1e-6;
 constexpr OptimizerOptions kSgd{.kind = OptimizerOptions::Kind::sgd, .weight_decay = 0.0};
 constexpr uint64_t kWeightsSeed = 7;  // the same on all ranks
 constexpr uint64_t kRowsSeed = 100;   // and the rank
+
+// Throws Error(input) on all ranks where a step does not fit in the memory of one: before anything of it is there.
+StepSize size_of(Group& group, const ModelWork& work, const ModelShape& shape) {
+  // With a shared optimizer each rank has its part of the weights once more.
+  const int64_t ranks = work.shard_optimizer ? group.size() : 1;
+  const StepSize size{.rows = work.rows,
+                      .tokens = work.tokens,
+                      .targets = work.rows * work.tokens,
+                      .state_width = ranks > 1 ? (4 + ranks - 1) / ranks : 0,
+                      .makes_scores = attention_makes_scores(mx::float32, static_cast<int>(shape.head_dim)),
+                      .blocks_at_once = blocks_at_once()};
+  together(group, [&] {
+    const int64_t least = least_limit(shape, size), limit = memory_for_steps(group, 0.0);
+    if (least <= limit) return;
+    fail(ErrorKind::input,
+         "--model: a step takes at least {}, and a rank may take {} here: take a smaller model, or fewer --rows or "
+         "--tokens",
+         memory_text(least), memory_text(limit));
+  });
+  return size;
+}
 
 class Model final : public StepWork {
  public:
@@ -24,15 +47,14 @@ class Model final : public StepWork {
         work_(work),
         timeline_(timeline),
         summed_(summed),
+        size_(size_of(group, work, read_model_shape(work.config))),
         decoder_(read_model_shape(work.config)),
         parameters_(random_weights(decoder_, mx::float32, kWeightsSeed)),
         trained_(Trained::all(parameters_.size())),
         optimizer_(kSgd, decoder_.layout(), trained_),
         batch_(random_batch(static_cast<int>(work.rows), static_cast<int>(work.tokens), decoder_.shape().vocab,
                             kRowsSeed + static_cast<uint64_t>(group.rank()))) {
-    const StepSize size{.rows = work.rows, .tokens = work.tokens, .targets = batch_.target_count};
-    const double limit = kUsableShare * static_cast<double>(device_memory()) / group.size();
-    blocks_ = choose_blocks(decoder_.shape(), size, static_cast<int64_t>(limit), {}, Recompute::automatic);
+    blocks_ = choose_blocks(decoder_.shape(), size_, memory_for_steps(group, 0.0));
     group.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
     if (work.shard_optimizer && group.size() > 1) share_optimizer();
   }
@@ -114,6 +136,7 @@ class Model final : public StepWork {
   Timeline& timeline_;
   Timeline updates_;  // whoever calls update() times it
   const bool summed_;
+  const StepSize size_;
   Decoder decoder_;
   Parameters parameters_;
   Trained trained_;

@@ -174,7 +174,10 @@ const std::vector<Option>& all_options() {
        [](Draft& d, S s) { d.options.whole_graph = s.boolean(); }},
       {"busy_wait", "", "Spin while waiting for sums", [](Draft& d, S s) { d.options.busy_wait = s.boolean(); }},
       {"trace", "FILE", "Write a timeline of all steps there, for chrome://tracing or Perfetto",
-       [](Draft& d, S s) { d.options.trace = s.text(); }},
+       [](Draft& d, S s) {
+         d.options.trace = s.text();
+         if (d.options.trace.empty()) s.refuse("the name of a file is expected");
+       }},
       {"steps_per_report", "N", "Steps between progress lines, 10",
        [](Draft& d, S s) { d.options.steps_per_report = s.integer(1); }},
       {"steps_per_eval", "N", "Steps between validations, 200",
@@ -348,6 +351,30 @@ void set_from_yaml(Draft& draft, const std::string& file) {
   }
 }
 
+// What the whole graph has no use for, and would leave out without a word. A file may have the defaults, as the
+// settings that a run writes do; `flagged`: is it on the command line?
+void refuse_layer_wise(const TrainOptions& o, const std::function<bool(const char*)>& flagged) {
+  const struct {
+    const char* key;
+    bool set;
+  } all[] = {{"query_block", o.query_block != 0},
+             {"token_block", o.token_block != 0},
+             {"loss_block", o.loss_block != 0},
+             {"vocab_slice", o.vocab_slice != 0},
+             {"grad_checkpoint", false},
+             {"recompute", o.recompute != Recompute::automatic},
+             {"memory_limit", o.memory_limit != 0.0},
+             {"wire_dtype", o.wire_dtype != Dtype::f32},
+             {"shard_optimizer", o.shard_optimizer}};
+  const auto refuse = [](const std::string& key, const char* with) {
+    fail(ErrorKind::input, "{}{} goes with the layer-wise step, not with --whole-graph", flag_of(key), with);
+  };
+  for (const auto& [key, set] : all) {
+    if (set || flagged(key)) refuse(key, "");
+  }
+  if (o.sync == Sync::overlap && flagged("sync")) refuse("sync", " overlap");
+}
+
 }  // namespace
 
 TrainOptionParser::TrainOptionParser(CLI::App& command) {
@@ -395,17 +422,13 @@ TrainOptions TrainOptionParser::options() const {
        {std::pair("model", options.model), {"data", options.data}, {"output", options.output}}) {
     if (path.empty()) fail(ErrorKind::input, "{} is missing (or {} in the file given with -c)", flag_of(key), key);
   }
-  if (options.whole_graph && options.wire_dtype != Dtype::f32) {
-    fail(ErrorKind::input, "--wire-dtype goes with the layer-wise step, not with --whole-graph");
-  }
+  if (options.whole_graph)
+    refuse_layer_wise(options, [&](const char* key) { return flags_.at(key)->option->count() > 0; });
   if (options.pure_bf16 && options.dtype != Dtype::bf16) {
     fail(ErrorKind::input, "--pure-bf16 goes with --dtype bfloat16");
   }
   if (options.pure_bf16 && options.shard_optimizer) {
     fail(ErrorKind::input, "--shard-optimizer keeps f32 masters: leave out --pure-bf16");
-  }
-  if (options.whole_graph && options.shard_optimizer) {
-    fail(ErrorKind::input, "--shard-optimizer goes with the layer-wise step, not with --whole-graph");
   }
   set_fine_tuning(draft.options, draft.later);
   set_optimizer(draft);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/fail.h"
 #include "base/file.h"
@@ -12,6 +13,7 @@
 namespace trunkline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class TrainOptionsTest : public ::testing::Test {
@@ -101,6 +103,25 @@ TEST_F(TrainOptionsTest, HowAStepIsComputed) {
   EXPECT_EQ(parse({"--wire-dtype", "bf16"}).wire_dtype, Dtype::bf16);
   EXPECT_THAT(error_of({"--wire-dtype", "float16"}), HasSubstr("not one of float32, bfloat16"));
   EXPECT_THAT(error_of({"--wire-dtype", "bf16", "--whole-graph"}), HasSubstr("--whole-graph"));
+  for (const std::vector<std::string>& only : std::vector<std::vector<std::string>>{{"--query-block", "64"},
+                                                                                    {"--query-block", "0"},
+                                                                                    {"--token-block", "64"},
+                                                                                    {"--loss-block", "64"},
+                                                                                    {"--vocab-slice", "64"},
+                                                                                    {"--recompute", "all"},
+                                                                                    {"--recompute", "auto"},
+                                                                                    {"--grad-checkpoint"},
+                                                                                    {"--memory-limit", "2"},
+                                                                                    {"--wire-dtype", "bf16"},
+                                                                                    {"--shard-optimizer"},
+                                                                                    {"--sync", "overlap"}}) {
+    std::vector<std::string> arguments = only;
+    arguments.emplace_back("--whole-graph");
+    EXPECT_THAT(error_of(arguments), AllOf(HasSubstr(only[0]), HasSubstr("not with --whole-graph"))) << only[0];
+  }
+  EXPECT_THAT(yaml_error("whole_graph: true\nloss_block: 8\n"),
+              HasSubstr("--loss-block goes with the layer-wise step"));
+  EXPECT_TRUE(parse({"--whole-graph", "--sync", "after"}).whole_graph);
   EXPECT_EQ(parse({}).dtype, Dtype::f32);
   EXPECT_EQ(parse({"--dtype", "bfloat16"}).dtype, Dtype::bf16);
   EXPECT_TRUE(parse({"--dtype", "bfloat16", "--pure-bf16"}).pure_bf16);
@@ -147,10 +168,23 @@ TEST_F(TrainOptionsTest, SettingsReadBackAsTheyWere) {
     return result;
   };
   EXPECT_EQ(lines(again), lines(options));
+  std::string whole;
+  for (const Setting& setting : settings_of(parse({"--whole-graph"})))
+    whole += setting.key + ": " + setting.value + "\n";
+  yaml(whole);
+  EXPECT_TRUE(parse_all({"-c", file_.string()}).whole_graph);
   EXPECT_EQ(again.optimizer, options.optimizer);
   EXPECT_EQ(again.schedule, options.schedule);
   EXPECT_EQ(again.max_grad_norm, 0.5);
   EXPECT_EQ(again.rows.targets, TargetTurns::last_assistant);
+}
+
+TEST_F(TrainOptionsTest, SettingsNamePathsFromAnywhere) {
+  for (const Setting& setting : settings_of(parse({"--trace", "t.json"}))) {
+    if (setting.key != "model" && setting.key != "output" && setting.key != "trace") continue;
+    EXPECT_TRUE(std::filesystem::path(nlohmann::json::parse(setting.value).get<std::string>()).is_absolute())
+        << setting.value;
+  }
 }
 
 TEST_F(TrainOptionsTest, MaskPromptStandsAloneOrNamesTurns) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "plan/least_limit.h"
+
 namespace trunkline {
 namespace {
 
@@ -97,6 +99,21 @@ TEST(StepBlocks, ShortRowsAreOneBlock) {
   EXPECT_EQ(blocks.tokens, 64);
   EXPECT_EQ(blocks.logits, 100);
   EXPECT_EQ(blocks.keep_all, 36);
+}
+
+TEST(StepBlocks, TheLeastLimitFitsAndLessDoesNot) {
+  const ModelShape shape = qwen3_8b();
+  for (const int64_t at_once : {1, 2}) {
+    for (const int64_t tokens : {7, 2048, 17408}) {
+      const StepSize size{.rows = 1, .tokens = tokens, .targets = tokens, .blocks_at_once = at_once};
+      const int64_t least = least_limit(shape, size);
+      EXPECT_LE(step_memory(shape, size, choose_blocks(shape, size, least)).total(), least);
+      const int64_t less = least - least / 50;
+      EXPECT_GT(step_memory(shape, size, choose_blocks(shape, size, less)).total(), less);
+    }
+  }
+  EXPECT_EQ(memory_text(int64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(memory_text(int64_t{5} << 20), "5.0 MiB");
 }
 
 // Nothing fits in nothing: every block still has at least one of each.

@@ -6,6 +6,8 @@
 #include <functional>
 #include <numeric>
 
+#include "plan/least_limit.h"
+
 namespace trunkline {
 
 std::string describe(const Sequences& sequences) {
@@ -62,17 +64,14 @@ std::string describe(const Trained& trained, const Decoder& decoder) {
 std::vector<std::string> describe_step(const StepContext& context, const StepSize& largest) {
   if (context.whole_graph) return {"each micro-batch is one graph, and all gradients are held: the reference"};
   const StepBlocks blocks = blocks_for(context, largest);
-  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); };
   const StepMemory forecast = step_memory(context.decoder.shape(), largest, blocks);
   std::vector<std::string> lines = {
       fmt::format("layer by layer; {} rows of {} tokens in blocks of {} queries, {} tokens, {} logits and {} rows of "
                   "the head; {} of {} layers keep all, {} what attention gave",
                   largest.rows, largest.tokens, blocks.queries, blocks.tokens, blocks.logits, blocks.vocab_rows,
                   blocks.keep_all, context.decoder.shape().layers, blocks.keep_attention),
-      fmt::format("memory forecast: {:.2f} GiB, of at most {:.2f}", gib(forecast.total()), gib(context.memory_limit))};
-  if (forecast.total() > context.memory_limit) {
-    lines.push_back("warning: the forecast is over the limit; the step is cut as small as can be");
-  }
+      fmt::format("memory forecast: {}, of at most {}", memory_text(forecast.total()),
+                  memory_text(context.memory_limit))};
   if (!context.hold_gradients) {
     lines.push_back("each layer is updated as soon as its gradients are summed");
   } else {

@@ -79,8 +79,7 @@ Fact fact_of(const std::string& file, const Dataset& rows) {
   return {file, fmt::format("{} rows, checksum {:08x}", rows.rows(), rows.checksum())};
 }
 
-std::vector<Fact> facts_of(const std::vector<TensorShape>& layout, const Parameters& parameters) {
-  const std::vector<uint32_t> hashes = hashes_of(parameters);
+std::vector<Fact> facts_of(const std::vector<TensorShape>& layout, const std::vector<uint32_t>& hashes) {
   std::vector<Fact> facts;
   for (size_t i = 0; i < layout.size(); ++i) {
     facts.push_back({"weights: " + layout[i].name, fmt::format("checksum {:08x}", hashes[i])});
@@ -97,12 +96,7 @@ Fact fact_of(const AdapterShape& adapter) {
                                  adapter.dropout, adapter.modules.size(), crc32c(text.data(), text.size()))};
 }
 
-Fact fact_of_frozen(const Parameters& parameters, const Trained& trained) {
-  Parameters frozen;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!trained[i]) frozen.push_back(parameters[i]);
-  }
-  const std::vector<uint32_t> hashes = hashes_of(frozen);
+Fact fact_of_base(const std::vector<uint32_t>& hashes) {
   return {"base weights", fmt::format("checksum {:08x}", crc32c(hashes.data(), hashes.size() * sizeof(uint32_t)))};
 }
 

@@ -1,6 +1,7 @@
 // What a run is made of, as facts that ranks compare with each other and a resumed run with its snapshot.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,6 @@
 #include "train/agreement.h"
 #include "train/dataset.h"
 #include "train/options.h"
-#include "train/trained.h"
 
 namespace trunkline {
 
@@ -20,11 +20,11 @@ std::vector<Fact> facts_of(const ModelShape& shape);
 // The rows as tokenized.
 Fact fact_of(const std::string& file, const Dataset& rows);
 // A checksum a tensor.
-std::vector<Fact> facts_of(const std::vector<TensorShape>& layout, const Parameters& parameters);
+std::vector<Fact> facts_of(const std::vector<TensorShape>& layout, const std::vector<uint32_t>& hashes);
 
 // Which modules an adapter has, and what it computes there.
 Fact fact_of(const AdapterShape& adapter);
-// One checksum of all tensors that are not trained.
-Fact fact_of_frozen(const Parameters& parameters, const Trained& trained);
+// One checksum of the tensors of the model that a run begins with, from each one's.
+Fact fact_of_base(const std::vector<uint32_t>& hashes);
 
 }  // namespace trunkline

@@ -13,6 +13,11 @@ using Scope = Setting::Scope;
 // JSON is YAML: strings quoted, numbers so that they read back as the same double.
 std::string text(const nlohmann::ordered_json& value) { return value.dump(); }
 
+// From wherever it is read again, the same.
+std::string place(const std::filesystem::path& path) {
+  return text(path.empty() ? path.string() : std::filesystem::absolute(path).lexically_normal().string());
+}
+
 std::string mask_prompt(TargetTurns targets) {
   switch (targets) {
     case TargetTurns::all_tokens: return "false";
@@ -73,7 +78,7 @@ std::vector<Setting> fine_tune_settings(const TrainOptions& o) {
     return settings;
   }
   if (!o.lora.start.empty()) {
-    settings.push_back({"adapter", text(o.lora.start.string()), Scope::place});
+    settings.push_back({"adapter", place(o.lora.start), Scope::place});
     return settings;
   }
   settings.push_back(layers);
@@ -104,9 +109,9 @@ std::string recompute_name(Recompute recompute) {
 
 std::vector<Setting> settings_of(const TrainOptions& o) {
   std::vector<Setting> settings = {
-      {"model", text(o.model.string()), Scope::place},
-      {"data", text(o.data.string()), Scope::place},
-      {"output", text(o.output.string()), Scope::place},
+      {"model", place(o.model), Scope::place},
+      {"data", place(o.data), Scope::place},
+      {"output", place(o.output), Scope::place},
       {"test", text(o.test), Scope::pace},
       {"optimizer", text(o.optimizer_name), Scope::run},
       {"optimizer_config", optimizer_config(o), Scope::run},
@@ -153,7 +158,7 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"hold_gradients", text(o.hold_gradients), Scope::pace},
       {"busy_wait", text(o.busy_wait), Scope::place},
       {"memory_limit", text(o.memory_limit), Scope::place},
-      {"trace", o.trace.empty() ? "null" : text(o.trace.string()), Scope::place},
+      {"trace", o.trace.empty() ? "null" : place(o.trace), Scope::place},
       {"timeout", o.timeout ? text(*o.timeout) : "null", Scope::place},
       {"lanes", o.lanes ? text(*o.lanes) : "null", Scope::place},
       {"algorithm", o.algorithm ? text(algorithm_name(*o.algorithm)) : "null", Scope::pace},

@@ -44,6 +44,25 @@ bool same_bytes(const mx::array& a, const mx::array& b) {
   return std::memcmp(x.data<char>(), y.data<char>(), x.nbytes()) == 0;
 }
 
+// The first of `tensors` that is not as `expected` has it.
+std::optional<size_t> first_difference(const Parameters& tensors, const Parameters& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (i >= tensors.size() || !same_bytes(tensors[i], expected[i])) return i;
+  }
+  return std::nullopt;
+}
+
+// The same of a model saved from f32 weights, in `dtype` or the source's.
+std::optional<size_t> first_difference(const Parameters& tensors, const Checkpoint& source, const Parameters& all,
+                                       std::optional<Dtype> dtype) {
+  const std::optional<mx::Dtype> saved = dtype ? std::optional(mlx_dtype(*dtype)) : std::nullopt;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const mx::array expected = mx::astype(all[i], saved.value_or(source.dtypes[i]));
+    if (i >= tensors.size() || !same_bytes(tensors[i], expected)) return i;
+  }
+  return std::nullopt;
+}
+
 // All of the model's weights in f32, from those that were trained and `parameters`.
 Parameters full_weights(const Checkpoint& source, const Trained& trained, const Parameters& weights,
                         const Parameters& parameters) {
@@ -76,9 +95,22 @@ void check_output(const fs::path& output, bool resume) {
   }
 }
 
+void check_begins_again(const fs::path& output) {
+  const std::string found = found_in(output);
+  if (found.empty()) return;
+  fail(
+      ErrorKind::input,
+      "--resume: {0} holds {1}, and no checkpoint that is whole: there is nothing to go on from. Put a checkpoint back "
+      "into {0}/checkpoints, or train into another --output{2}",
+      output.string(), found,
+      found.starts_with("a model") ? fmt::format(" (--model {} begins with that model)", output.string()) : "");
+}
+
 void write_settings(const fs::path& output, const std::vector<Setting>& settings) {
-  std::string text = fmt::format("# Settings of this run, by trunkline {}. To repeat it: trunkline train -c {}\n",
-                                 version(), kSettings);
+  std::string text = fmt::format(
+      "# Settings of this run, by trunkline {}. To repeat it, from anywhere:\n# trunkline train -c '{}' --output "
+      "ANOTHER\n",
+      version(), fs::absolute(output / kSettings).lexically_normal().string());
   for (const Setting& setting : settings) text += fmt::format("{}: {}\n", setting.key, setting.value);
   fs::create_directories(output);
   write_file(output / kSettings, text);
@@ -87,28 +119,40 @@ void write_settings(const fs::path& output, const std::vector<Setting>& settings
 void save_model(const Checkpoint& source, const Trained& trained, const Parameters& weights,
                 const Parameters& parameters, const fs::path& output, std::optional<Dtype> dtype) {
   const Parameters all = full_weights(source, trained, weights, parameters);
-  const std::optional<mx::Dtype> saved = dtype ? std::optional(mlx_dtype(*dtype)) : std::nullopt;
-  save_checkpoint(source, all, output, saved);
-  const Checkpoint reloaded = load_checkpoint(output);
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (!same_bytes(reloaded.tensors[i], mx::astype(all[i], saved.value_or(source.dtypes[i])))) {
-      fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
-           output.string(), source.layout[i].name);
-    }
+  save_checkpoint(source, all, output, dtype ? std::optional(mlx_dtype(*dtype)) : std::nullopt);
+  if (const auto tensor = first_difference(load_checkpoint(output).tensors, source, all, dtype)) {
+    fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
+         output.string(), source.layout[*tensor].name);
+  }
+}
+
+bool holds_model(const Checkpoint& source, const Trained& trained, const Parameters& weights,
+                 const Parameters& parameters, const fs::path& output, std::optional<Dtype> dtype) {
+  try {
+    return !first_difference(load_checkpoint(output).tensors, source,
+                             full_weights(source, trained, weights, parameters), dtype);
+  } catch (const Error& error) {
+    return false;  // none there, or a part of one
   }
 }
 
 void save_trained_adapter(Adapter adapter, const Parameters& tensors, const Checkpoint& base, const fs::path& output,
                           std::optional<Dtype> dtype) {
-  const mx::Dtype saved = dtype ? mlx_dtype(*dtype) : mx::float32;
-  adapter.tensors = cast(tensors, saved);
+  adapter.tensors = cast(tensors, dtype ? mlx_dtype(*dtype) : mx::float32);
   save_adapter(adapter, output);
-  const Adapter reloaded = load_adapter(output, base);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!same_bytes(reloaded.tensors[i], adapter.tensors[i])) {
-      fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
-           output.string(), adapter.layout[i].name);
-    }
+  if (const auto tensor = first_difference(load_adapter(output, base).tensors, adapter.tensors)) {
+    fail(ErrorKind::system, "{}: {} as reloaded is not what was trained; the checkpoints are untouched",
+         output.string(), adapter.layout[*tensor].name);
+  }
+}
+
+bool holds_adapter(const Parameters& tensors, const Checkpoint& base, const fs::path& output,
+                   std::optional<Dtype> dtype) {
+  try {
+    return !first_difference(load_adapter(output, base).tensors,
+                             cast(tensors, dtype ? mlx_dtype(*dtype) : mx::float32));
+  } catch (const Error& error) {
+    return false;
   }
 }
 

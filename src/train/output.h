@@ -15,6 +15,10 @@ namespace trunkline {
 // holds no run.
 void check_output(const std::filesystem::path& output, bool resume);
 
+// Throws Error(input) if a run that was to go on, and found no whole checkpoint, would write over something by
+// beginning again: a model, or checkpoints that are damaged.
+void check_begins_again(const std::filesystem::path& output);
+
 // The settings as OUTPUT/settings.yaml, which `trunkline train -c` reads.
 void write_settings(const std::filesystem::path& output, const std::vector<Setting>& settings);
 
@@ -25,8 +29,14 @@ void write_settings(const std::filesystem::path& output, const std::vector<Setti
 void save_model(const Checkpoint& source, const Trained& trained, const Parameters& weights,
                 const Parameters& parameters, const std::filesystem::path& output, std::optional<Dtype> dtype);
 
-// The same of a trained adapter, in f32 unless `dtype` says otherwise; it is loaded again for `base`.
+// Whether OUTPUT holds what save_model would write.
+bool holds_model(const Checkpoint& source, const Trained& trained, const Parameters& weights,
+                 const Parameters& parameters, const std::filesystem::path& output, std::optional<Dtype> dtype);
+
+// The same two of a trained adapter, in f32 unless `dtype` says otherwise; it is loaded again for `base`.
 void save_trained_adapter(Adapter adapter, const Parameters& tensors, const Checkpoint& base,
                           const std::filesystem::path& output, std::optional<Dtype> dtype);
+bool holds_adapter(const Parameters& tensors, const Checkpoint& base, const std::filesystem::path& output,
+                   std::optional<Dtype> dtype);
 
 }  // namespace trunkline

@@ -41,12 +41,14 @@ void rewind(const fs::path& path, int64_t done) {
 
 }  // namespace
 
-Progress::Progress(const fs::path& output, int64_t done, int64_t total, int64_t steps_per_report, bool quiet)
+Progress::Progress(const fs::path& output, int64_t total, int64_t steps_per_report, bool quiet)
     : quiet_(quiet),
       terminal_(is_terminal(stdout)),
       metrics_path_(output / "metrics.jsonl"),
       total_(total),
-      steps_per_report_(steps_per_report) {
+      steps_per_report_(steps_per_report) {}
+
+void Progress::open(int64_t done) {
   if (quiet_) return;
   rewind(metrics_path_, done);
   metrics_.open(metrics_path_, std::ios::app);
@@ -73,6 +75,7 @@ void Progress::step(const RunState& state, const StepResult& result, double lear
   if (quiet_) return;
   const int64_t number = state.step;
   const auto targets = static_cast<double>(result.targets);
+  const ProcessMemory memory = process_memory();
   nlohmann::ordered_json line{{"step", number},
                               {"loss", result.loss},
                               {"learning_rate", learning_rate},
@@ -88,8 +91,8 @@ void Progress::step(const RunState& state, const StepResult& result, double lear
                               {"tokens", result.tokens},
                               {"trained_tokens", state.trained_tokens},
                               {"skipped_steps", state.skipped_steps},
-                              {"process_bytes", process_memory().now},
-                              {"process_peak_bytes", process_memory().peak},
+                              {"process_bytes", memory.now},
+                              {"process_peak_bytes", memory.peak},
                               {"mlx_peak_bytes", mlx::core::get_peak_memory()}};
   if (const std::optional<int64_t> taken = device_memory_taken()) {
     line["device_bytes"] = *taken;

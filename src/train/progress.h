@@ -13,9 +13,12 @@ namespace trunkline {
 
 class Progress {
  public:
-  // `quiet`: says and writes nothing (the other ranks). Lines of metrics.jsonl past step `done` are dropped: they are
-  // of steps that a resumed run makes again. A throughput line every `steps_per_report` steps.
-  Progress(const std::filesystem::path& output, int64_t done, int64_t total, int64_t steps_per_report, bool quiet);
+  // `quiet`: says and writes nothing (the other ranks). A throughput line every `steps_per_report` steps.
+  Progress(const std::filesystem::path& output, int64_t total, int64_t steps_per_report, bool quiet);
+
+  // Before anything is written to metrics.jsonl. Its lines past step `done` are dropped: they are of steps that a
+  // resumed run makes again.
+  void open(int64_t done);
 
   // `seconds`: what the step took, without validation and saving.
   void step(const RunState& state, const StepResult& result, double learning_rate, double seconds);

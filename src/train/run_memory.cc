@@ -1,6 +1,10 @@
 #include "train/run_memory.h"
 
+#include <cmath>
+
+#include "base/fail.h"
 #include "model/backend.h"
+#include "plan/least_limit.h"
 
 namespace trunkline {
 namespace {
@@ -9,6 +13,16 @@ namespace {
 constexpr double kUsableShare = 0.8;
 
 }  // namespace
+
+void require_memory(int64_t least, int64_t limit) {
+  if (least <= limit) return;
+  // Rounded up, so that what is named works.
+  const double gib = std::ceil(1e4 * static_cast<double>(least) / static_cast<double>(int64_t{1} << 30)) / 1e4;
+  fail(ErrorKind::input,
+       "memory_limit: a step takes at least {}, and the limit for this rank is {}: give --memory-limit {:.4f} (GiB) or "
+       "more if there is so much memory, or shorter or fewer rows",
+       memory_text(least), memory_text(limit), gib);
+}
 
 int64_t memory_for_steps(const Group& group, double asked) {
   if (asked > 0.0) return static_cast<int64_t>(asked * (int64_t{1} << 30));

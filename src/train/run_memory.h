@@ -11,4 +11,7 @@ namespace trunkline {
 // device's memory.
 int64_t memory_for_steps(const Group& group, double asked);
 
+// Throws Error(input), naming the least that works, where a step that takes `least` bytes does not fit in `limit`.
+void require_memory(int64_t least, int64_t limit);
+
 }  // namespace trunkline

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/fail.h"
 #include "base/file.h"
 
 namespace trunkline {
@@ -13,6 +14,8 @@ namespace {
 
 constexpr const char* kNames[Timeline::kTracks] = {"forward", "backward", "waiting for sums", "update",
                                                    "communication"};
+// Of a trace as write() makes it.
+constexpr const char* kBeginning = R"({"traceEvents":[)";
 // Rows of the trace: what the computing thread does, what the summing one does, and then each lane.
 constexpr int kRows[Timeline::kTracks] = {0, 0, 0, 0, 1};
 constexpr int kFirstLaneRow = 2;
@@ -60,7 +63,16 @@ void Timeline::reset() {
   seconds_ = newest_ = {};
 }
 
+void Timeline::check_path(const std::filesystem::path& path) {
+  try {
+    require_output_path(path, {kBeginning}, "a trace");
+  } catch (const Error& error) {
+    fail(ErrorKind::input, "--trace: {}", error.what());
+  }
+}
+
 void Timeline::write(const std::filesystem::path& path, int rank) const {
+  check_path(path);
   const std::lock_guard lock(mutex_);
   auto events = nlohmann::ordered_json::array();
   std::set<int> rows;

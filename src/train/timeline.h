@@ -55,7 +55,11 @@ class Timeline {
   // hide it behind. NaN where there was nothing to hide.
   double hidden_share() const;
 
-  // The spans kept, as a Chrome trace (chrome://tracing, Perfetto) of process `rank`. Throws Error(system).
+  // Throws Error(input), naming --trace, unless write() to `path` can be expected to work and would lose nothing but an
+  // older trace.
+  static void check_path(const std::filesystem::path& path);
+  // The spans kept, as a Chrome trace (chrome://tracing, Perfetto) of process `rank`. Throws Error(system), and as
+  // check_path does.
   void write(const std::filesystem::path& path, int rank) const;
 
  private:

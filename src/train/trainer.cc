@@ -10,6 +10,7 @@
 #include "base/settings.h"
 #include "base/version.h"
 #include "model/backend.h"
+#include "plan/least_limit.h"
 #include "train/agreement.h"
 #include "train/announcement.h"
 #include "train/batches.h"
@@ -55,10 +56,9 @@ class Trainer {
     const InterruptWatch interrupts;
     const bool interrupted = loop(interrupts);
     progress_->breakdown();
-    if (!options_.trace.empty()) timeline_->write(trace_path(), group_.rank());
-    if (interrupted) return TrainOutcome::interrupted;
-    finish();
-    return TrainOutcome::finished;
+    if (!interrupted) finish();
+    write_trace();
+    return interrupted ? TrainOutcome::interrupted : TrainOutcome::finished;
   }
 
  private:
@@ -69,12 +69,25 @@ class Trainer {
     return path.parent_path() / fmt::format("{}.{}{}", path.stem().string(), group_.rank(), path.extension().string());
   }
 
+  // Last: all else is saved by now, and a trace is not worth failing for.
+  void write_trace() const {
+    if (options_.trace.empty() || nothing_left_) return;
+    try {
+      timeline_->write(trace_path(), group_.rank());
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "trunkline: warning: no trace was written: {}\n", error.what());
+    }
+  }
+
   bool leads() const { return group_.rank() == 0; }
   int64_t rows_per_micro_batch() const { return (options_.batch_size + group_.size() - 1) / group_.size(); }
 
   void prepare() {
     together(group_, [&] {
       if (leads()) take_output();
+    });
+    together(group_, [&] {
+      if (!options_.trace.empty()) Timeline::check_path(trace_path());
       checkpoint_ = load_checkpoint(options_.model);
       adapter_ = adapter_to_train(options_, checkpoint_);
       if (adapter_) std::ranges::copy(adapter_->warnings, std::back_inserter(warnings_));
@@ -82,6 +95,7 @@ class Trainer {
       Parameters parameters = take_as_f32(checkpoint_);
       if (adapter_) std::ranges::move(std::exchange(adapter_->tensors, {}), std::back_inserter(parameters));
       mx::eval(parameters);
+      hashes_ = hashes_of(parameters);
       weights_.emplace(group_, *decoder_, trained_tensors(options_, *decoder_), std::move(parameters));
     });
     data_ = read_data(group_, options_, checkpoint_.shape.vocab);
@@ -96,9 +110,7 @@ class Trainer {
     timeline_.emplace(!options_.trace.empty());
     snapshots_.emplace(group_, options_.output, trained_layout(), options_.keep, keeps_best(options_));
     if (adapter_) weight_facts_.push_back(fact_of(adapter_->shape));
-    if (trained_layout().size() < decoder_->layout().size()) {
-      weight_facts_.push_back(fact_of_frozen(weights_->parameters(), weights_->trained()));
-    }
+    weight_facts_.push_back(fact_of_base({hashes_.begin(), hashes_.begin() + std::ssize(checkpoint_.layout)}));
   }
 
   void take_output() {
@@ -128,8 +140,7 @@ class Trainer {
     std::ranges::copy(weight_facts_, std::back_inserter(facts));
     // A resumed run takes what it trains from the snapshot.
     if (!options_.resume) {
-      const Parameters begin = weights_->trained().of(weights_->parameters());
-      std::ranges::copy(facts_of(trained_layout(), begin), std::back_inserter(facts));
+      std::ranges::copy(facts_of(trained_layout(), weights_->trained().of(hashes_)), std::back_inserter(facts));
     }
     require_agreement(group_, facts);
   }
@@ -137,6 +148,9 @@ class Trainer {
   std::optional<Resumed> go_on() {
     std::optional<Resumed> resumed = snapshots_->resume(run_facts(), *weights_, warnings_);
     if (!resumed) {
+      together(group_, [&] {
+        if (leads()) check_begins_again(options_.output);
+      });
       notes_.push_back("no checkpoint was saved before this run ended: it begins again");
       return resumed;
     }
@@ -147,7 +161,9 @@ class Trainer {
     state_ = resumed->state;
     losses_.restore(state_.losses);
     grad_norms_.restore(state_.grad_norms);
-    notes_.push_back(fmt::format("going on from step {}", state_.step));
+    nothing_left_ = state_.step == total_ || stops_early();
+    notes_.push_back(nothing_left_ ? fmt::format("nothing left to train: {} steps are done", state_.step)
+                                   : fmt::format("going on from step {}", state_.step));
     if (keeps_best(options_) && state_.best.loss && !snapshots_->has_best(state_)) {
       notes_.push_back(fmt::format("there is no checkpoint of the best validation so far, {:.4f} at step {}",
                                    *state_.best.loss, state_.best.step));
@@ -186,11 +202,12 @@ class Trainer {
 
   void announce() {
     together(group_, [&] {
-      if (!leads()) return;
+      if (!leads() || nothing_left_) return;
       if (!options_.resume) snapshots_->clean();
       write_settings(options_.output, settings_of(options_));
     });
-    progress_.emplace(options_.output, state_.step, total_, options_.steps_per_report, !leads());
+    progress_.emplace(options_.output, total_, options_.steps_per_report, !leads());
+    if (!nothing_left_ || options_.test) progress_->open(state_.step);
     progress_->say(describe_backend());
     progress_->say("settings:");
     for (const Setting& setting : settings_of(options_)) {
@@ -296,6 +313,10 @@ class Trainer {
     for (int64_t row = 0; row < data_.train->count(); ++row) longest = std::max(longest, data_.train->length(row));
     const int64_t rows = rows_per_micro_batch();
     largest_ = size_of(step_context(), rows, longest, rows * longest);
+    together(group_, [&] {
+      if (options_.whole_graph) return;
+      require_memory(least_limit(decoder_->shape(), largest_, blocks_, options_.recompute), memory_limit_);
+    });
     const StepBlocks chosen = blocks_for(step_context(), largest_);
     blocks_.vocab_rows = chosen.vocab_rows;
     if (options_.packing && options_.query_block == 0) blocks_.queries = std::min(chosen.queries, kPackedQueries);
@@ -355,20 +376,33 @@ class Trainer {
     Parameters trained = weights_->trained_weights();
     weights_->end();
     if (options_.load_best_model_at_end) take_best(trained);
+    bool there = false;
     together(group_, [&] {
       if (!leads()) return;
-      if (adapter_) {
-        save_trained_adapter(*adapter_, trained, checkpoint_, options_.output, options_.save_dtype);
-      } else {
-        save_model(checkpoint_, weights_->trained(), trained, weights_->parameters(), options_.output,
-                   options_.save_dtype);
-      }
+      there = nothing_left_ && is_saved(trained);
+      if (!there) save_trained(trained);
     });
-    progress_->say(fmt::format("saved the {} to {}; reload equal: all {} tensors", adapter_ ? "adapter" : "model",
-                               options_.output.string(),
+    progress_->say(fmt::format("{} {} to {}; reload equal: all {} tensors", there ? "saved before: the" : "saved the",
+                               adapter_ ? "adapter" : "model", options_.output.string(),
                                adapter_ ? adapter_->layout.size() : checkpoint_.layout.size()));
     weights_->compute_with(trained);
     if (data_.test) measure("test", *data_.test, options_.test_batches);
+  }
+
+  bool is_saved(const Parameters& trained) {
+    if (adapter_) return holds_adapter(trained, checkpoint_, options_.output, options_.save_dtype);
+    return holds_model(checkpoint_, weights_->trained(), trained, weights_->parameters(), options_.output,
+                       options_.save_dtype);
+  }
+
+  void save_trained(const Parameters& trained) {
+    if (nothing_left_) write_settings(options_.output, settings_of(options_));
+    if (adapter_) {
+      save_trained_adapter(*adapter_, trained, checkpoint_, options_.output, options_.save_dtype);
+    } else {
+      save_model(checkpoint_, weights_->trained(), trained, weights_->parameters(), options_.output,
+                 options_.save_dtype);
+    }
   }
 
   // What was trained becomes what it was at the best validation.
@@ -394,9 +428,11 @@ class Trainer {
   std::optional<DirectoryLock> output_;  // rank 0's
   std::optional<RunSnapshots> snapshots_;
   std::optional<Progress> progress_;
+  std::vector<uint32_t> hashes_;  // of the parameters that the run begins with
   std::vector<Fact> weight_facts_;
   std::vector<std::string> warnings_, notes_;
   std::optional<Timeline> timeline_;
+  bool nothing_left_ = false;  // a resumed run is at its end
   int64_t memory_limit_ = 0;
   StepBlocks blocks_;  // asked for, or the same for all steps
   StepSize largest_;   // micro-batch there may be
