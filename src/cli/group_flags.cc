@@ -11,9 +11,6 @@
 namespace trunkline {
 namespace {
 
-// Of the lines of `bench` and `bench step`.
-constexpr std::initializer_list<std::string_view> kBeginnings = {R"({"bytes":)", R"({"iteration_s":)"};
-
 template <typename T>
 CLI::CheckedTransformer named(const std::map<std::string, T>& values) {
   CLI::CheckedTransformer transformer(values);
@@ -75,7 +72,9 @@ Config GroupFlags::config() const {
 
 JsonLines::JsonLines(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
-  if (std::filesystem::is_regular_file(path_) && !may_be_replaced(std::filesystem::canonical(path_), kBeginnings)) {
+  // As lines of `bench` and of `bench step` begin.
+  if (std::filesystem::is_regular_file(path_) &&
+      !may_be_replaced(std::filesystem::canonical(path_), {R"({"bytes":)", R"({"iteration_s":)"})) {
     fail(ErrorKind::input, "--json: {} is there already and does not hold a benchmark's lines: name another file",
          path_);
   }
