@@ -204,8 +204,9 @@ TEST_F(TrainFaultsTest, ATraceThatCannotBeWrittenIsRefusedFirst) {
     const Ended ended = run(train({"--iters", "2", "--trace", trace}, "out", ranks));
     EXPECT_NE(ended.code, 0) << trace;
     EXPECT_THAT(ended.error + ended.output, AllOf(HasSubstr("--trace: "), HasSubstr(why))) << trace;
-    if (ranks > 1)
+    if (ranks > 1) {
       EXPECT_THAT(ended.error + ended.output, AllOf(HasSubstr("[0] trunkline"), HasSubstr("[1] trunkline")));
+    }
     EXPECT_FALSE(fs::exists(output())) << trace;
   };
   refused(folder_ / "nowhere" / "t.json", "No such file");
