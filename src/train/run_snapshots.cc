@@ -51,14 +51,14 @@ std::optional<Resumed> RunSnapshots::resume(const std::vector<Fact>& facts, RunW
 
 void RunSnapshots::save(const RunState& state, uint64_t seed, const std::vector<Fact>& facts, RunWeights& weights) {
   const Parameters trained = weights.trained_weights();
-  if (const auto bad = first_not_finite(trained)) {
-    fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", state.step, layout_[*bad].name,
-         last_good());
-  }
   if (state.best.step == state.step) best_ = state.step;
   NamedArrays optimizer = weights.optimizer_state();
   together(group_, [&] {
     if (group_.rank() != 0) return;
+    if (const auto bad = first_not_finite(trained)) {
+      fail(ErrorKind::numeric, "step {}: the update made {} infinite or not a number; {}", state.step,
+           layout_[*bad].name, last_good());
+    }
     store_.save({.state = state,
                  .seed = seed,
                  .ranks = group_.size(),
@@ -80,7 +80,14 @@ std::string RunSnapshots::last_good() const {
 
 void RunSnapshots::load_best(Parameters& weights) const {
   together(group_, [&] {
-    if (group_.rank() == 0) weights = store_.load_weights(best_);
+    weights.clear();
+    if (group_.rank() == 0) {
+      weights = store_.load_weights(best_);
+      return;
+    }
+    for (const TensorShape& shape : layout_) {
+      weights.push_back(mx::zeros({shape.dims.begin(), shape.dims.end()}, mx::float32));
+    }
   });
   broadcast(group_, weights, 0);
 }

@@ -35,14 +35,16 @@ class RunSnapshots {
   std::optional<Resumed> resume(const std::vector<Fact>& facts, RunWeights& weights,
                                 std::vector<std::string>& warnings);
 
-  // Throws Error(numeric) if a trained weight is not finite, naming the first and the last good snapshot.
+  // Throws if a trained weight is not finite: Error(numeric), naming the first and the last good snapshot, on rank 0,
+  // and Error(peer) with the same message on the others.
   void save(const RunState& state, uint64_t seed, const std::vector<Fact>& facts, RunWeights& weights);
 
   std::filesystem::path path_of(int64_t step) const;
   // For the message of a run that cannot go on.
   std::string last_good() const;
 
-  // Whether there is one of the best validation so far; and its weights, in place of `weights` (what is trained, f32).
+  // Whether there is one of the best validation so far; and its weights, in place of `weights` (what is trained, f32),
+  // on all ranks.
   bool has_best(const RunState& state) const { return best_ != 0 && best_ == state.best.step; }
   void load_best(Parameters& weights) const;
 

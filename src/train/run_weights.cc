@@ -36,9 +36,11 @@ int64_t RunWeights::state_bytes() const {
 }
 
 Parameters RunWeights::trained_weights() {
-  if (options_.dtype != Dtype::f32 && sharded_) {
-    Parameters whole = trained_.of(gather_parts(group_, *shards_, sharded_->own()));
-    if (group_.rank() == 0) return whole;
+  if (sharded_) {
+    const bool masters = options_.dtype != Dtype::f32;
+    Parameters whole = masters ? gather_parts(group_, *shards_, sharded_->own()) : Parameters();
+    if (group_.rank() != 0) return {};
+    if (masters) return trained_.of(whole);
   }
   return cast(trained_.of(optimizer_->weights(parameters_)), mx::float32);
 }

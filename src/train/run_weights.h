@@ -42,8 +42,8 @@ class RunWeights {
   // Bytes that a trained parameter takes on this rank beyond what the model is computed with.
   int64_t state_bytes() const;
 
-  // What is trained in f32, parallel to trained().tensors(). Where the optimizer is shared they are rank 0's alone; all
-  // ranks call.
+  // What is trained in f32, parallel to trained().tensors(). Where the optimizer is shared they are rank 0's alone, and
+  // the others get none; all ranks call, after gather.
   Parameters trained_weights();
   // The optimizer's state, likewise; and what it goes on from, rank 0's: that of `steps` steps.
   NamedArrays optimizer_state();
@@ -52,7 +52,7 @@ class RunWeights {
   // Before weights are read but by a step, which does so itself. All ranks call.
   void gather();
   // The run's end: optimizer and masters are let go, and then the model may compute with these weights, as
-  // trained_weights has them.
+  // trained_weights has them; where it has none, with those that it computes with already.
   void end();
   void compute_with(const Parameters& trained_weights);
 
