@@ -1,29 +1,32 @@
 // Loops over floats in vectors (Highway): the processor's widest instructions, chosen when the program runs. exp is
-// within 1 ulp. A NaN or infinity among the inputs shows as NaN in the result, wherever they act on all of it in all.
+// within 1 ulp. Among the inputs, a NaN makes NaN of all that it enters; what an infinity does is said where it is not
+// the same.
 #pragma once
 
 #include <cstddef>
 
 namespace trunkline {
 
-// out = softmax(scale * in); `out` may be `in`. Returns log(sum(exp(scale * in))).
+// out = softmax(scale * in); `out` may be `in`. Returns log(sum(exp(scale * in))). An infinity makes all of it NaN.
 float softmax(const float* in, float* out, size_t count, float scale);
 
 // What softmax's input is owed, from its output `p` and the cotangent of that: scale * p * (dp - sum(p * dp)). `out`
-// may be `dp`.
+// may be `dp`. An infinity leaves nothing of it finite.
 void softmax_gradient(const float* p, const float* dp, float* out, size_t count, float scale);
 
-// out = gate * sigmoid(gate) * up; `out` may be either.
+// out = gate * sigmoid(gate) * up; `out` may be either. An infinity, also a negative one, leaves its element not
+// finite.
 void swiglu(const float* gate, const float* up, float* out, size_t count);
 
 // What gate and up are owed, from the cotangent `d` of swiglu's output. The outputs may be the inputs.
 void swiglu_gradients(const float* gate, const float* up, const float* d, float* d_gate, float* d_up, size_t count);
 
-// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x`.
+// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x`. An infinity in x is NaN in its place and makes the
+// others 0; numbers whose squares overflow make all 0.
 void rms_norm(const float* x, const float* weight, float* out, size_t count, float epsilon);
 
 // What x is owed, from the cotangent `d` of that; what the weight is owed is added to `d_weight`. `d_x` may be `x` or
-// `d`.
+// `d`. An infinity in x makes all of d_x NaN, and its own element of d_weight.
 void rms_norm_gradients(const float* x, const float* weight, const float* d, float* d_x, float* d_weight, size_t count,
                         float epsilon);
 

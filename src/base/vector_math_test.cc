@@ -129,6 +129,38 @@ TEST(VectorMath, RmsNorm) {
   }
 }
 
+// What comes of it is a loss that is none: one NaN is enough.
+TEST(VectorMath, RmsNormOfAnInfinity) {
+  for (const size_t count : kCounts) {
+    for (const float odd : {kInfinity, -kInfinity}) {
+      for (const size_t at : {size_t{0}, count - 1}) {
+        std::vector<float> x = numbers(count, 5, count), out(count), d_x(count), d_weight(count);
+        const std::vector<float> weight = numbers(count, 2, count + 1), d = numbers(count, 1, count + 2);
+        x[at] = odd;
+        rms_norm(x.data(), weight.data(), out.data(), count, 1e-2f);
+        rms_norm_gradients(x.data(), weight.data(), d.data(), d_x.data(), d_weight.data(), count, 1e-2f);
+        for (size_t i = 0; i < count; ++i) {
+          EXPECT_TRUE(i == at ? std::isnan(out[i]) : out[i] == 0.0f) << count << " " << i;
+          EXPECT_TRUE(std::isnan(d_x[i]));
+          EXPECT_TRUE(i == at ? std::isnan(d_weight[i]) : d_weight[i] == 0.0f);
+        }
+      }
+    }
+  }
+}
+
+TEST(VectorMath, SwigluOfAnInfinity) {
+  for (const size_t count : kCounts) {
+    for (const float odd : {std::nanf(""), kInfinity, -kInfinity}) {
+      std::vector<float> gate(count, odd), up(count, 2.0f), out(count);
+      swiglu(gate.data(), up.data(), out.data(), count);
+      EXPECT_TRUE(std::none_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); })) << odd;
+      swiglu(up.data(), gate.data(), out.data(), count);
+      EXPECT_TRUE(std::none_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); })) << odd;
+    }
+  }
+}
+
 TEST(VectorMath, RmsNormGradients) {
   for (const size_t count : kCounts) {
     const std::vector<float> x = numbers(count, 5, count), weight = numbers(count, 2, count + 1),
