@@ -7,8 +7,6 @@
 
 #include <map>
 
-#include "base/cores.h"
-
 namespace trunkline {
 namespace {
 
@@ -79,20 +77,6 @@ TEST(Rendezvous, HasAKeyOfItsOwn) {
   EXPECT_EQ(first.key.size(), 64u);
   EXPECT_NE(first.key, second.key);
   EXPECT_NE(first.port, second.port);
-}
-
-TEST(Cores, ReadsAQuota) {
-  EXPECT_EQ(quota_cores("max 100000\n"), 0);
-  EXPECT_EQ(quota_cores("200000 100000\n"), 2);
-  EXPECT_EQ(quota_cores("150000 100000\n"), 2);
-  EXPECT_EQ(quota_cores("10000 100000\n"), 1);
-  EXPECT_EQ(quota_cores("nonsense"), 0);
-  EXPECT_EQ(quota_cores(""), 0);
-}
-
-TEST(Cores, AreAtLeastOne) {
-  EXPECT_GE(usable_cores(), 1);
-  EXPECT_LE(usable_cores(), ::sysconf(_SC_NPROCESSORS_CONF));
 }
 
 }  // namespace
