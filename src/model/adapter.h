@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/adapter_config.h"
+#include "model/adapter_shape.h"
 #include "model/checkpoint.h"
 #include "model/safetensors.h"
 

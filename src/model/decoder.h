@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/adapter_config.h"
+#include "model/adapter_shape.h"
 #include "model/attention.h"
 #include "model/checkpoint.h"
 #include "model/linear.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/adapter_config.h"
+#include "model/adapter_shape.h"
 #include "plan/step_blocks.h"
 #include "train/sequences.h"
 #include "train/step.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/adapter_config.h"
+#include "model/adapter_shape.h"
 #include "plan/model_shape.h"
 #include "train/agreement.h"
 #include "train/dataset.h"
