@@ -27,12 +27,39 @@ void RunWeights::share(int64_t vocab_rows) {
   optimizer_.emplace(options_.optimizer, parts, Trained::all(parts.size()));
 }
 
-int64_t RunWeights::state_bytes() const {
-  const int64_t whole = optimizer_->state_bytes();
-  if (!options_.shared) return whole;
-  // The parts' weights are apart from the model's.
-  const int64_t weights = optimizer_->has_masters() ? 0 : static_cast<int64_t>(sizeof(float));
-  return (whole + weights + group_.size() - 1) / group_.size();
+StepSize RunWeights::size() const {
+  const int64_t ranks = options_.shared ? group_.size() : 1;
+  int64_t state = optimizer_->state_bytes();
+  // A shared optimizer's parts have their weights apart from the model's.
+  if (options_.shared && !optimizer_->has_masters()) state += static_cast<int64_t>(sizeof(float));
+  const auto norm = static_cast<size_t>(decoder_.norm_index());
+  StepSize size{.width = static_cast<int64_t>(parameters_[norm].itemsize()),
+                .state_width = (state + ranks - 1) / ranks};
+  if (trained_.tensors().size() < parameters_.size()) size.part = trained_part();
+  return size;
+}
+
+StepSize::Part RunWeights::trained_part() const {
+  const int64_t layers = decoder_.shape().layers;
+  StepSize::Part part;
+  for (const mx::array& tensor : parameters_) part.weight_bytes += static_cast<int64_t>(tensor.nbytes());
+  std::vector<int> embedding = decoder_.embedding_layer().adapter_tensors();
+  embedding.push_back(decoder_.embedding_index());
+  for (const Piece& piece : pieces_of(decoder_, trained_, decoder_.shape().vocab)) {
+    int64_t parameters = 0;
+    for (const TensorRows& rows : piece.rows) {
+      parameters += static_cast<int64_t>(parameters_[rows.tensor].size());
+      const auto tensor = static_cast<int>(rows.tensor);
+      part.head = part.head || tensor == decoder_.head_index() || tensor == decoder_.embedding_index();
+      if (std::ranges::count(embedding, tensor) > 0) part.layers = layers;
+    }
+    part.parameters += parameters;
+    if (piece.layer < 0) continue;
+    part.layers = std::max(part.layers, layers - piece.layer);
+    int64_t& largest = piece.half == Half::mlp ? part.mlp : part.attention;
+    largest = std::max(largest, parameters);
+  }
+  return part;
 }
 
 Parameters RunWeights::trained_weights() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/decoder.h"
+#include "plan/step_blocks.h"
 #include "train/optimizer.h"
 #include "train/shards.h"
 #include "train/trained.h"
@@ -25,7 +26,7 @@ class RunWeights {
   Parameters& parameters() { return parameters_; }
 
   struct Options {
-    OptimizerOptions optimizer;
+    OptimizerOptions optimizer = {};
     Dtype dtype = Dtype::f32;  // or bf16: what the model is computed in
     bool masters = false;      // where that is not f32: what is trained goes on in f32
     bool shared = false;       // each rank updates its parts: share comes next
@@ -39,8 +40,8 @@ class RunWeights {
   Optimizer& optimizer() { return *optimizer_; }
   const Shards* shards() const { return shards_ ? &*shards_ : nullptr; }
   ShardedWeights* sharded() { return sharded_ ? &*sharded_ : nullptr; }
-  // Bytes that a trained parameter takes on this rank beyond what the model is computed with.
-  int64_t state_bytes() const;
+  // For the arithmetic of memory: of a step's size what depends on weights and optimizer alone, on this rank.
+  StepSize size() const;
 
   // What is trained in f32, parallel to trained().tensors(). Where the optimizer is shared they are rank 0's alone, and
   // the others get none; all ranks call, after gather.
@@ -57,6 +58,8 @@ class RunWeights {
   void compute_with(const Parameters& trained_weights);
 
  private:
+  StepSize::Part trained_part() const;
+
   Group& group_;
   const Decoder& decoder_;
   Trained trained_;

@@ -273,44 +273,19 @@ void set_times(const Timeline& timeline, StepResult& result) {
   result.hidden = timeline.hidden_share();
 }
 
-StepSize::Part trained_part(const StepContext& context) {
-  const Decoder& decoder = context.decoder;
-  StepSize::Part part;
-  for (const mx::array& tensor : context.parameters) part.weight_bytes += static_cast<int64_t>(tensor.nbytes());
-  std::vector<int> embedding = decoder.embedding_layer().adapter_tensors();
-  embedding.push_back(decoder.embedding_index());
-  for (const Piece& piece : pieces_of(decoder, context.trained, decoder.shape().vocab)) {
-    int64_t parameters = 0;
-    for (const TensorRows& rows : piece.rows) {
-      parameters += static_cast<int64_t>(context.parameters[rows.tensor].size());
-      const auto tensor = static_cast<int>(rows.tensor);
-      part.head = part.head || tensor == decoder.head_index() || tensor == decoder.embedding_index();
-      if (std::ranges::count(embedding, tensor) > 0) part.layers = decoder.shape().layers;
-    }
-    part.parameters += parameters;
-    if (piece.layer < 0) continue;
-    part.layers = std::max(part.layers, decoder.shape().layers - piece.layer);
-    int64_t& largest = piece.half == Half::mlp ? part.mlp : part.attention;
-    largest = std::max(largest, parameters);
-  }
-  return part;
-}
-
 }  // namespace
 
 StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64_t targets) {
   const bool after = context.exchange.sync == Sync::after && context.group.size() > 1;
   const mx::Dtype dtype = context.parameters[static_cast<size_t>(context.decoder.norm_index())].dtype();
-  StepSize size = {.rows = rows,
-                   .tokens = tokens,
-                   .targets = targets,
-                   .width = static_cast<int64_t>(mx::size_of(dtype)),
-                   .state_width = context.state_bytes,
-                   .holds_gradients = context.hold_gradients || after,
-                   .pieces_on_their_way = context.group.size() > 1 ? 2 : 0,
-                   .makes_scores = attention_makes_scores(dtype, static_cast<int>(context.decoder.shape().head_dim)),
-                   .blocks_at_once = blocks_at_once()};
-  if (context.trained.tensors().size() < context.parameters.size()) size.part = trained_part(context);
+  StepSize size = context.weights;
+  size.rows = rows;
+  size.tokens = tokens;
+  size.targets = targets;
+  size.holds_gradients = context.hold_gradients || after;
+  size.pieces_on_their_way = context.group.size() > 1 ? 2 : 0;
+  size.makes_scores = attention_makes_scores(dtype, static_cast<int>(context.decoder.shape().head_dim));
+  size.blocks_at_once = blocks_at_once();
   return size;
 }
 

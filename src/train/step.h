@@ -55,7 +55,7 @@ struct StepContext {
   bool whole_graph = false;
   GradientExchange::Options exchange = {};
   ShardedWeights* sharded = nullptr;  // each rank updates its parts of these; null: all of all tensors
-  int64_t state_bytes = 0;            // that a trained parameter takes here, beyond what the model is computed with
+  StepSize weights = {};              // for the arithmetic of memory: as RunWeights has it
   int64_t memory_limit = 0;           // bytes that a step may take, for the choice of blocks
   StepBlocks blocks = {};             // what is not 0 is not chosen; vocab_rows is the same on all ranks and never 0
   Recompute recompute = Recompute::automatic;

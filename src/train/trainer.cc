@@ -297,7 +297,7 @@ class Trainer {
                          .wire = options_.wire_dtype,
                          .shards = weights_->shards()},
             .sharded = weights_->sharded(),
-            .state_bytes = weights_->state_bytes(),
+            .weights = weights_->size(),
             .memory_limit = memory_limit_,
             .blocks = blocks_,
             .recompute = options_.recompute};
