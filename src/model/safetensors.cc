@@ -124,6 +124,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   const uint64_t data_begin = sizeof length + length;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
+      if (entry.is_null()) continue;  // as MLX writes it where there is none
       if (!entry.is_object()) damaged(path, "__metadata__ is not an object");
       for (const auto& [key, value] : entry.items()) {
         if (!value.is_string()) damaged(path, fmt::format("__metadata__.{} is not a string", key));
