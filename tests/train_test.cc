@@ -420,7 +420,8 @@ TEST_F(TrainTest, ATimelineIsWritten) {
     std::set<std::string> names;
     const nlohmann::json trace = nlohmann::json::parse(read_file(folder_ / file));
     for (const auto& event : trace["traceEvents"]) names.insert(event["name"].get<std::string>());
-    for (const char* name : {"forward", "backward of layer 1 mlp", "sum of layer 0 attention", "update of model.norm.weight"}) {
+    for (const char* name :
+         {"forward", "backward of layer 1 mlp", "sum of layer 0 attention", "update of model.norm.weight"}) {
       EXPECT_TRUE(names.contains(name)) << file << " " << name;
     }
     // What lanes do lies within the sum that they do it for.

@@ -15,10 +15,10 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/fail.h"
 #include "base/process.h"
 #include "base/settings.h"
-#include "base/cores.h"
 #include "launch/environment.h"
 #include "launch/fabric.h"
 #include "launch/guard.h"

@@ -1,6 +1,4 @@
 // Weights that two ranks share: who has them, and what becomes of them in snapshots.
-#include "train/run_weights.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +10,7 @@
 #include "model/packed_model_test.h"
 #include "train/clip.h"
 #include "train/run_snapshots.h"
+#include "train/run_weights.h"
 
 namespace trunkline {
 namespace {
