@@ -50,7 +50,7 @@ constexpr const char* kSentTogether[] = {"MLX_MAX_MB_PER_BUFFER", "50"};
 
 }  // namespace
 
-int64_t blocks_to_queue() { return mlx::core::default_device() == mlx::core::Device::cpu ? 2 : 16; }
+int64_t blocks_to_queue() { return mlx::core::default_device() == mlx::core::Device::cpu ? 1 : 16; }
 
 int64_t blocks_at_once() { return mlx::core::default_device() == mlx::core::Device::cpu ? 2 : 1; }
 

@@ -11,8 +11,9 @@ namespace trunkline {
 // process.
 std::string describe_backend();
 
-// Blocks of a step that are queued before the first one's end is awaited, and how many of them take memory at once. On
-// a GPU, MLX itself has what is queued wait where memory runs short (bound_memory); on the processor, nothing waits.
+// Blocks of a step that the device has at once, and how many take memory at once in forecasts. On a GPU, MLX itself has
+// what is queued wait where memory runs short (bound_memory). On the processor a queued operation has its memory at once
+// and keeps hold of what it will give: the next block would not be written into it, but into a copy.
 int64_t blocks_to_queue();
 int64_t blocks_at_once();
 

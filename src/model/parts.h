@@ -39,8 +39,8 @@ inline mx::array part(const mx::array& x, int axis, int begin, int end) {
   return mx::slice(x, from, to);
 }
 
-// Evaluates block after block, with as many queued before the first one's end is awaited as keep the device busy
-// (blocks_to_queue).
+// Evaluates block after block, and keeps the device busy: while one is computed the next one is described, and on a GPU
+// queued, up to blocks_to_queue().
 class Pacer {
  public:
   // `after_block` is called when a block has been queued; those queued before it may not be computed yet.
@@ -52,12 +52,12 @@ class Pacer {
     // block is written into their memory.
     mx::array done = mx::add(mx::array(0.0f), mx::array(0.0f));
     arrays.push_back(done);
-    mx::async_eval(std::move(arrays));
-    queued_.push_back(std::move(done));
     if (queued_.size() >= depth_) {
       queued_.front().wait();
       queued_.pop_front();
     }
+    mx::async_eval(std::move(arrays));
+    queued_.push_back(std::move(done));
     if (after_block_) after_block_();
   }
 
