@@ -16,8 +16,8 @@ constexpr StepBlocks kSmallest{.queries = 128, .tokens = 256, .logits = 64, .voc
 constexpr int64_t kHeadBytes = 128 * kMiB;
 // Attention's backward pass has the weights and the scores' gradient at once.
 constexpr int64_t kScoreCopies = 2;
-// What devices let go of later than they might, as a share of all: measured. Where blocks wait for memory, they need
-// not wait with that much to spare.
+// What devices let go of later than they might, as a share of all: measured. Where blocks wait for memory, that much is
+// left free instead, so that they seldom do.
 constexpr int64_t kLetGoLate = 64;
 // What is made of a token in a layer's MLP, in the backward pass, in units of the intermediate width.
 constexpr int64_t kProducts = 8;
@@ -31,9 +31,10 @@ int64_t block_of(int64_t budget, int64_t bytes_each, int64_t most) {
 
 int64_t head_parameters(const ModelShape& s) { return s.vocab * s.hidden; }
 
-int64_t layer_parameters(const ModelShape& s) {
+// Of `all` parameters.
+int64_t layer_parameters(const ModelShape& s, int64_t all) {
   const int64_t heads = (s.tied ? 1 : 2) * head_parameters(s);
-  return (s.parameters() - heads - s.hidden) / std::max<int64_t>(1, s.layers);
+  return (all - heads - s.hidden) / std::max<int64_t>(1, s.layers);
 }
 
 // Of a layer's MLP and the norm before it; the others are attention's.
@@ -45,16 +46,18 @@ int64_t head_width(const ModelShape& s) { return (s.heads + 2 * s.kv_heads) * s.
 int64_t attention_width(const ModelShape& s) { return s.heads * s.head_dim; }
 int64_t full_width(const ModelShape& s) { return head_width(s) + attention_width(s) + s.hidden + 2 * s.intermediate; }
 
-// What of the model is trained.
-StepSize::Part trained_part(const ModelShape& s, const StepSize& size) {
-  if (size.part) return *size.part;
+// With what is trained reckoned, also where that is everything: counting a model's parameters takes longer than all
+// that is done with their number here.
+StepSize with_part(const ModelShape& s, StepSize size) {
+  if (size.part) return size;
   const int64_t parameters = s.parameters(), mlp = mlp_parameters(s);
-  return {.parameters = parameters,
-          .weight_bytes = parameters * size.width,
-          .layers = s.layers,
-          .mlp = mlp,
-          .attention = layer_parameters(s) - mlp,
-          .head = true};
+  size.part = {.parameters = parameters,
+               .weight_bytes = parameters * size.width,
+               .layers = s.layers,
+               .mlp = mlp,
+               .attention = layer_parameters(s, parameters) - mlp,
+               .head = true};
+  return size;
 }
 
 // What is worked on in one layer's backward pass at its worst moment, beyond its input and what the forward pass kept:
@@ -65,7 +68,7 @@ struct LayerBytes {
 };
 
 LayerBytes layer_bytes(const ModelShape& s, const StepSize& size, const StepBlocks& blocks, bool kept) {
-  const StepSize::Part part = trained_part(s, size);
+  const StepSize::Part& part = *size.part;
   const int64_t tokens = size.rows * size.tokens, w = size.width, in_block = std::min(blocks.tokens, size.tokens);
   const int64_t heads = tokens * w * head_width(s), mixed = tokens * w * attention_width(s), x = tokens * w * s.hidden;
   const int64_t scores = size.makes_scores ? size.blocks_at_once * kScoreCopies * 4 * size.rows * s.heads *
@@ -88,10 +91,8 @@ LayerBytes layer_bytes(const ModelShape& s, const StepSize& size, const StepBloc
   return in_attention.total() > in_mlp.total() ? in_attention : in_mlp;
 }
 
-}  // namespace
-
-StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
-  const StepSize::Part part = trained_part(s, size);
+StepMemory memory_of(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
+  const StepSize::Part& part = *size.part;
   const int64_t tokens = size.rows * size.tokens, w = size.width, x = tokens * w * s.hidden;
   const int64_t keep_all = std::min(blocks.keep_all, part.layers),
                 keep_attention = std::min(blocks.keep_attention, part.layers - keep_all);
@@ -124,27 +125,24 @@ StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBloc
   return memory;
 }
 
-namespace {
-
-// Multiplications a token that a step makes twice.
-int64_t made_again(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
-  const StepSize::Part part = trained_part(s, size);
-  const int64_t second_pass = part.head && blocks.vocab_rows < s.vocab ? head_parameters(s) : 0;
-  return second_pass + (part.layers - blocks.keep_all) * layer_parameters(s);
-}
-
 class Chooser {
  public:
   Chooser(const ModelShape& s, const StepSize& size, int64_t limit, const StepBlocks& asked, Recompute recompute)
       : s_(s),
-        size_(size),
+        size_(with_part(s, size)),
         limit_(size.blocks_at_once == 1 ? limit - limit / kLetGoLate : limit),
         asked_(asked),
         recompute_(recompute),
         budget_(std::clamp(limit / kBlockShare, kLeastBlock, kMostBlock)),
-        layers_(trained_part(s, size).layers) {}
+        layers_(size_.part->layers) {}
 
-  bool fits(const StepBlocks& blocks) const { return step_memory(s_, size_, blocks).total() <= limit_; }
+  bool fits(const StepBlocks& blocks) const { return memory_of(s_, size_, blocks).total() <= limit_; }
+
+  // Multiplications a token that a step makes twice.
+  int64_t made_again(const StepBlocks& blocks) const {
+    const int64_t second_pass = size_.part->head && blocks.vocab_rows < s_.vocab ? head_parameters(s_) : 0;
+    return second_pass + (layers_ - blocks.keep_all) * layer_parameters(s_, s_.parameters());
+  }
 
   // With so many rows of the head at once.
   StepBlocks with(int64_t vocab_rows) const {
@@ -225,7 +223,7 @@ class Chooser {
   }
 
   const ModelShape& s_;
-  const StepSize& size_;
+  const StepSize size_;
   const int64_t limit_;
   const StepBlocks& asked_;
   const Recompute recompute_;
@@ -233,6 +231,10 @@ class Chooser {
 };
 
 }  // namespace
+
+StepMemory step_memory(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
+  return memory_of(s, with_part(s, size), blocks);
+}
 
 StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limit, const StepBlocks& asked,
                          Recompute recompute) {
@@ -243,7 +245,7 @@ StepBlocks choose_blocks(const ModelShape& s, const StepSize& size, int64_t limi
   // On a GPU, adding block after block to a whole one takes as long as a second pass.
   const bool adds = size.blocks_at_once == 1 && whole.logits < size.targets;
   if (adds || !chooser.fits(whole)) return sliced;
-  return made_again(s, size, sliced) < made_again(s, size, whole) ? sliced : whole;
+  return chooser.made_again(sliced) < chooser.made_again(whole) ? sliced : whole;
 }
 
 }  // namespace trunkline

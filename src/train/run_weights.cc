@@ -14,10 +14,12 @@ RunWeights::RunWeights(Group& group, const Decoder& decoder, Trained trained, Pa
 void RunWeights::begin(const Options& options) {
   options_ = options;
   optimizer_.emplace(options_.optimizer, decoder_.layout(), trained_);
-  if (options_.dtype == Dtype::f32) return;
-  if (options_.masters) optimizer_->keep_masters(parameters_);
-  parameters_ = cast(std::exchange(parameters_, {}), mx::bfloat16);
-  mx::eval(parameters_);
+  if (options_.dtype != Dtype::f32) {
+    if (options_.masters) optimizer_->keep_masters(parameters_);
+    parameters_ = cast(std::exchange(parameters_, {}), mx::bfloat16);
+    mx::eval(parameters_);
+  }
+  if (trained_.tensors().size() < parameters_.size()) part_ = trained_part();
 }
 
 void RunWeights::share(int64_t vocab_rows) {
@@ -33,10 +35,9 @@ StepSize RunWeights::size() const {
   // A shared optimizer's parts have their weights apart from the model's.
   if (options_.shared && !optimizer_->has_masters()) state += static_cast<int64_t>(sizeof(float));
   const auto norm = static_cast<size_t>(decoder_.norm_index());
-  StepSize size{.width = static_cast<int64_t>(parameters_[norm].itemsize()),
-                .state_width = (state + ranks - 1) / ranks};
-  if (trained_.tensors().size() < parameters_.size()) size.part = trained_part();
-  return size;
+  return {.width = static_cast<int64_t>(parameters_[norm].itemsize()),
+          .state_width = (state + ranks - 1) / ranks,
+          .part = part_};
 }
 
 StepSize::Part RunWeights::trained_part() const {

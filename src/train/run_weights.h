@@ -65,6 +65,7 @@ class RunWeights {
   Trained trained_;
   Parameters parameters_;
   Options options_;
+  std::optional<StepSize::Part> part_;  // where not all is trained
   std::optional<Optimizer> optimizer_;
   std::optional<Shards> shards_;
   std::optional<ShardedWeights> sharded_;
