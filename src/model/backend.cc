@@ -44,9 +44,10 @@ constexpr size_t kCacheBytes = size_t{1} << 30;
 // Work is queued while less than the limit but for this share is taken: the last operation may take more.
 constexpr int64_t kLastOperation = 64;
 
-// MLX lets go of what operations of CUDA worked on when what it sent along with them is done: after so many million
-// values were read, where the user has not set another number. MLX's own (1000) is as much as a whole block.
-constexpr const char* kSentTogether[] = {"MLX_MAX_MB_PER_BUFFER", "50"};
+// MLX sends operations to a GPU in groups, and lets go of what one worked on when its group is done. A group ends once
+// its operations read so many million values, where the user has not set another number; MLX's own for CUDA (1000) is
+// as much as a whole block.
+constexpr const char* kMostReadByAGroup = "50";
 
 }  // namespace
 
@@ -60,7 +61,7 @@ void bound_memory(int64_t limit) {
     keep_freed_memory();
     return;
   }
-  ::setenv(kSentTogether[0], kSentTogether[1], /* overwrite = */ 0);
+  ::setenv("MLX_MAX_MB_PER_BUFFER", kMostReadByAGroup, /* overwrite = */ 0);
   mlx::core::array(0.0f).eval();  // MLX's device is there
   mlx::core::set_memory_limit(static_cast<size_t>(limit - limit / kLastOperation));
   mlx::core::set_cache_limit(kCacheBytes);
