@@ -8,6 +8,7 @@
 #include "train/agreement.h"
 #include "train/random_model.h"
 #include "train/run_memory.h"
+#include "train/run_weights.h"
 #include "train/together.h"
 #include "train/update.h"
 
@@ -47,41 +48,46 @@ class Model final : public StepWork {
         work_(work),
         timeline_(timeline),
         summed_(summed),
-        size_(size_of(group, work, read_model_shape(work.config))),
         decoder_(read_model_shape(work.config)),
-        parameters_(random_weights(decoder_, mx::float32, kWeightsSeed)),
-        trained_(Trained::all(parameters_.size())),
-        optimizer_(kSgd, decoder_.layout(), trained_),
+        size_(size_of(group, work, decoder_.shape())),
+        weights_(group, decoder_, Trained::all(decoder_.layout().size()),
+                 random_weights(decoder_, mx::float32, kWeightsSeed)),
         batch_(random_batch(static_cast<int>(work.rows), static_cast<int>(work.tokens), decoder_.shape().vocab,
                             kRowsSeed + static_cast<uint64_t>(group.rank()))) {
     blocks_ = choose_blocks(decoder_.shape(), size_, memory_for_steps(group, 0.0));
     group.all_min(&blocks_.vocab_rows, &blocks_.vocab_rows, 1, Dtype::i64);
-    if (work.shard_optimizer && group.size() > 1) share_optimizer();
+    const bool shared = work.shard_optimizer && group.size() > 1;
+    weights_.begin({.optimizer = kSgd, .shared = shared});
+    if (!shared) return;
+    weights_.share(blocks_.vocab_rows);
+    weights_.sharded()->changed();  // the first step gathers as well
   }
 
   std::string describe() const override {
     return fmt::format("real computation: {} parameters of random weights, {} x {} tokens a rank, SGD{}, on {}",
                        decoder_.shape().parameters(), work_.rows, work_.tokens,
-                       shards_ ? " with a shared optimizer" : "", describe_backend());
+                       shards() != nullptr ? " with a shared optimizer" : "", describe_backend());
   }
   int64_t gradient_bytes() const override { return decoder_.shape().parameters() * 4; }
 
   void begin(int64_t number, bool) override {
     UpdateOptions options{.learning_rate = kLearningRate};
-    if (sharded_) {
-      options.shards = &*shards_;
+    ShardedWeights* const sharded = weights_.sharded();
+    if (sharded != nullptr) {
+      options.shards = shards();
       options.group = &group_;
     }
-    update_.emplace(decoder_, sharded_ ? sharded_->own() : parameters_, optimizer_, updates_, number,
+    Parameters& parameters = weights_.parameters();
+    update_.emplace(decoder_, sharded != nullptr ? sharded->own() : parameters, weights_.optimizer(), updates_, number,
                     batch_.target_count * group_.size(), options);
-    pass_.emplace(decoder_, parameters_, trained_, batch_, blocks_, [this] { group_.advance(); });
+    pass_.emplace(decoder_, parameters, weights_.trained(), batch_, blocks_, [this] { group_.advance(); });
   }
   void forward() override {
-    if (sharded_) {
-      sharded_->start(parameters_);
-      pass_->before_layer([this](int64_t layer) {
+    if (ShardedWeights* const sharded = weights_.sharded(); sharded != nullptr) {
+      sharded->start(weights_.parameters());
+      pass_->before_layer([this, sharded](int64_t layer) {
         const Timeline::Span span(timeline_, Timeline::Track::exposed, "waiting for weights");
-        sharded_->wait_for(layer);
+        sharded->wait_for(layer);
       });
     }
     pass_->forward();
@@ -93,58 +99,48 @@ class Model final : public StepWork {
   void end() override {
     update_->finish();
     pass_.reset();
-    if (sharded_) sharded_->changed();
+    if (weights_.sharded() != nullptr) weights_.sharded()->changed();
   }
-  const Shards* shards() const override { return shards_ ? &*shards_ : nullptr; }
+  const Shards* shards() const override { return weights_.shards(); }
   GatherTimes gather_alone() override {
-    if (!sharded_) return {};
+    ShardedWeights* const sharded = weights_.sharded();
+    if (sharded == nullptr) return {};
     GatherTimes times;
-    sharded_->changed();
+    sharded->changed();
     const auto start = Clock::now();
-    sharded_->start(parameters_);
-    sharded_->wait_for(-1);
+    sharded->start(weights_.parameters());
+    sharded->wait_for(-1);
     times.first = seconds_since(start);
-    sharded_->finish();
+    sharded->finish();
     times.all = seconds_since(start);
-    sharded_->changed();  // the next step gathers all the same
+    sharded->changed();  // the next step gathers all the same
     return times;
   }
   uint64_t count_wrong() override {
     if (!summed_) return 0;
     gather_alone();
-    const std::vector<uint32_t> mine = hashes_of(parameters_);
+    const Parameters& parameters = weights_.parameters();
+    const std::vector<uint32_t> mine = hashes_of(parameters);
     std::vector<uint32_t> all(mine.size() * static_cast<size_t>(group_.size()));
     group_.all_gather(mine.data(), all.data(), mine.size(), Dtype::u32);
     uint64_t wrong = 0;
     for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i] != all[i % mine.size()]) wrong += parameters_[i % mine.size()].size();
+      if (all[i] != all[i % mine.size()]) wrong += parameters[i % mine.size()].size();
     }
     return wrong;
   }
 
  private:
-  void share_optimizer() {
-    shards_.emplace(pieces_of(decoder_, trained_, blocks_.vocab_rows), decoder_.layout(), group_.rank(), group_.size());
-    const std::vector<TensorShape> layout = shards_->layout();
-    optimizer_ = Optimizer(kSgd, layout, Trained::all(layout.size()));
-    sharded_.emplace(group_, decoder_, *shards_, parameters_);
-    sharded_->changed();  // the first step gathers as well
-  }
-
   Group& group_;
   const ModelWork work_;
   Timeline& timeline_;
   Timeline updates_;  // whoever calls update() times it
   const bool summed_;
-  const StepSize size_;
-  Decoder decoder_;
-  Parameters parameters_;
-  Trained trained_;
-  Optimizer optimizer_;
+  const Decoder decoder_;
+  const StepSize size_;  // before weights_: throws where they would not fit
+  RunWeights weights_;
   Batch batch_;
   StepBlocks blocks_;
-  std::optional<Shards> shards_;  // with several ranks that share the optimizer
-  std::optional<ShardedWeights> sharded_;
   std::optional<Update> update_;
   std::optional<LayerwisePass> pass_;
 };
