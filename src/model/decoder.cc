@@ -108,12 +108,22 @@ std::vector<int> Decoder::stage_tensors(int64_t index, Stage stage) const {
   return used;
 }
 
-std::vector<int> Decoder::layer_tensors(int64_t index) const {
+std::vector<int> Decoder::half_tensors(int64_t index, Half half) const {
   std::vector<int> all;
-  for (const Stage stage :
-       {Stage::heads, Stage::rotation, Stage::attention_output, Stage::mlp_input, Stage::mlp_output}) {
-    std::ranges::copy(stage_tensors(index, stage), std::back_inserter(all));
+  const auto add = [&](std::initializer_list<Stage> stages) {
+    for (const Stage stage : stages) std::ranges::copy(stage_tensors(index, stage), std::back_inserter(all));
+  };
+  switch (half) {
+    case Half::attention: add({Stage::heads, Stage::rotation, Stage::attention_output}); break;
+    case Half::mlp: add({Stage::mlp_input, Stage::mlp_output}); break;
   }
+  std::ranges::sort(all);
+  return all;
+}
+
+std::vector<int> Decoder::layer_tensors(int64_t index) const {
+  std::vector<int> all = half_tensors(index, Half::attention);
+  std::ranges::copy(half_tensors(index, Half::mlp), std::back_inserter(all));
   std::ranges::sort(all);
   return all;
 }

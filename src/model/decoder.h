@@ -35,6 +35,9 @@ enum class Stage {
   mlp_output,        // {middle, swiglu(gate, up)} -> {the layer's output [B, L, C]}
 };
 
+// And in two halves, in the order of the forward pass. Each has its own norm, and adds to its input.
+enum class Half { attention, mlp };
+
 class Decoder {
  public:
   explicit Decoder(const ModelShape& shape, const AdapterShape& adapter = {});
@@ -57,7 +60,8 @@ class Decoder {
   RopeTable rope_table(const mx::array& positions, mx::Dtype dtype) const { return rope_.table(positions, dtype); }
   // The tensors that a stage uses, as positions in Parameters, ascending.
   std::vector<int> stage_tensors(int64_t index, Stage stage) const;
-  // Those of all stages of a layer.
+  // Those of all stages of half a layer, and of a layer.
+  std::vector<int> half_tensors(int64_t index, Half half) const;
   std::vector<int> layer_tensors(int64_t index) const;
   // Positions of the embedding, the final norm and the head; the first and the last are the same when tied.
   int embedding_index() const { return embedding_.weight; }

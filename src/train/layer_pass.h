@@ -29,9 +29,6 @@ struct KeptLayer {
   std::vector<mx::array> mlp;    // middle, gate, up
 };
 
-// Of a layer, in the order of the forward pass. Each has its own norm, and adds to its input.
-enum class Half { attention, mlp };
-
 struct LayerBlocks {
   int queries = 1, tokens = 1;  // of each row
 };

@@ -62,11 +62,6 @@ std::vector<int> tensors_of(const Piece& piece) {
   return tensors;
 }
 
-std::vector<Stage> stages_of(Half half) {
-  if (half == Half::mlp) return {Stage::mlp_input, Stage::mlp_output};
-  return {Stage::heads, Stage::rotation, Stage::attention_output};
-}
-
 const char* name_of(Half half) { return half == Half::mlp ? "mlp" : "attention"; }
 
 // The halves of all layers, counted along the forward pass.
@@ -85,13 +80,10 @@ std::vector<Piece> pieces_of(const Decoder& decoder, const Trained& trained, int
   for (int64_t layer = decoder.shape().layers - 1; layer >= 0; --layer) {
     for (const Half half : {Half::mlp, Half::attention}) {
       Piece piece{.name = fmt::format("layer {} {}", layer, name_of(half)), .rows = {}, .layer = layer, .half = half};
-      for (const Stage stage : stages_of(half)) {
-        for (const int tensor : decoder.stage_tensors(layer, stage)) {
-          const auto place = static_cast<size_t>(tensor);
-          if (trained[place]) piece.rows.push_back({place, 0, decoder.layout()[place].dims.front()});
-        }
+      for (const int tensor : decoder.half_tensors(layer, half)) {
+        const auto place = static_cast<size_t>(tensor);
+        if (trained[place]) piece.rows.push_back({place, 0, decoder.layout()[place].dims.front()});
       }
-      std::ranges::sort(piece.rows, {}, &TensorRows::tensor);
       if (!piece.rows.empty()) pieces.push_back(std::move(piece));
     }
   }
