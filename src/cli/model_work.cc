@@ -71,12 +71,9 @@ class Model final : public StepWork {
   int64_t gradient_bytes() const override { return decoder_.shape().parameters() * 4; }
 
   void begin(int64_t number, bool) override {
-    UpdateOptions options{.learning_rate = kLearningRate};
+    const UpdateOptions options{
+        .learning_rate = kLearningRate, .group = summed_ ? &group_ : nullptr, .shards = shards()};
     ShardedWeights* const sharded = weights_.sharded();
-    if (sharded != nullptr) {
-      options.shards = shards();
-      options.group = &group_;
-    }
     Parameters& parameters = weights_.parameters();
     update_.emplace(decoder_, sharded != nullptr ? sharded->own() : parameters, weights_.optimizer(), updates_, number,
                     batch_.target_count * group_.size(), options);

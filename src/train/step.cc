@@ -73,13 +73,15 @@ double agree_on_loss(const StepContext& context, int64_t number, double mine) {
   double total = 0.0;
   const auto losses = gather_values(context.group, {mine});
   for (size_t rank = 0; rank < losses.size(); ++rank) {
-    if (!std::isfinite(losses[rank][0])) {
+    total += losses[rank][0];
+    if (std::isfinite(losses[rank][0])) continue;
+    // None of them ends, and the group with it, before the others know why.
+    together(context.group, [&] {
       const auto weight = first_not_finite(context.parameters);
       fail(ErrorKind::numeric, "step {}: the loss is not finite ({}, on rank {}){}; nothing was updated", number,
            losses[rank][0], rank,
            weight ? fmt::format("; neither is the tensor {}", context.decoder.layout()[*weight].name) : "");
-    }
-    total += losses[rank][0];
+    });
   }
   return total;
 }
@@ -104,11 +106,9 @@ bool ends_with_loss(const StepContext& context, double learning_rate, StepResult
 UpdateOptions update_options(const StepContext& context, double learning_rate) {
   UpdateOptions options{.learning_rate = learning_rate,
                         .max_grad_norm = context.max_grad_norm,
-                        .hold = context.hold_gradients || context.whole_graph};
-  if (context.sharded != nullptr) {
-    options.shards = &context.sharded->shards();
-    options.group = &context.group;
-  }
+                        .hold = context.hold_gradients || context.whole_graph,
+                        .group = &context.group};
+  if (context.sharded != nullptr) options.shards = &context.sharded->shards();
   if (context.grad_norms != nullptr) {
     options.refuses = [&context](double norm) { return is_spike(context, context.grad_norms, norm); };
   }

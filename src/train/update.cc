@@ -106,16 +106,22 @@ void Update::agree() {
   }
 }
 
-double Update::finish() {
-  read_squares();
-  agree();
-  if (!bad_.empty()) {
+// All ranks come here: none of them ends, and the group with it, before the others know why.
+void Update::fail_not_finite() const {
+  const auto why = [&] {
     fail(ErrorKind::numeric, "step {}: the gradient of {} is not finite; {}", number_,
          decoder_.layout()[bad_.front()].name,
          updated_
              ? "other tensors were updated already, nothing of this step is saved (--hold-gradients checks all first)"
              : "nothing was updated");
-  }
+  };
+  options_.group == nullptr ? why() : together(*options_.group, why);
+}
+
+double Update::finish() {
+  read_squares();
+  agree();
+  if (!bad_.empty()) fail_not_finite();
   const double norm = std::sqrt(squares_) / targets_;
   const double factor = options_.max_grad_norm > 0.0 ? clip_factor(norm, options_.max_grad_norm) : 1.0;
   refused_ = options_.refuses && options_.refuses(norm);

@@ -21,9 +21,9 @@ struct UpdateOptions {
   bool hold = false;           // until all have been checked; clipping needs it
   // Whether to update nothing, for the norm of the mean's gradient; none: never. Needs `hold`.
   std::function<bool(double)> refuses = nullptr;
+  Group* group = nullptr;  // whose ranks all make this update; null: this process alone
   // Not null: parameters are the parts of `shards` that this rank updates, and the ranks of `group` agree at the end.
   const Shards* shards = nullptr;
-  Group* group = nullptr;
 };
 
 class Update {
@@ -44,6 +44,7 @@ class Update {
 
  private:
   void agree();
+  void fail_not_finite() const;
   size_t tensor_of(size_t index) const;
   void check(const Piece& piece, const std::vector<mx::array>& gradients);
   void count(size_t index, double squares);
