@@ -70,10 +70,13 @@ void run(const Options& options) {
                               : options.recompute == "none" ? Recompute::none
                                                             : Recompute::automatic;
   const StepBlocks blocks = choose_blocks(decoder.shape(), size, limit, options.blocks, recompute);
-  std::fprintf(stderr, "%s; blocks: queries %ld tokens %ld logits %ld vocab_rows %ld keep_all %ld keep_attention %ld\n",
+  std::fprintf(stderr,
+               "%s; blocks: queries %ld tokens %ld logits %ld vocab_rows %ld keep_all %ld keep_products %ld "
+               "keep_attention %ld\n",
                describe_backend().c_str(), static_cast<long>(blocks.queries), static_cast<long>(blocks.tokens),
                static_cast<long>(blocks.logits), static_cast<long>(blocks.vocab_rows),
-               static_cast<long>(blocks.keep_all), static_cast<long>(blocks.keep_attention));
+               static_cast<long>(blocks.keep_all), static_cast<long>(blocks.keep_products),
+               static_cast<long>(blocks.keep_attention));
   Timeline timeline;
   mx::clear_cache();
   mx::reset_peak_memory();

@@ -68,8 +68,9 @@ bool has_gradient_kernel(const mx::array& queries, const AttentionMask& mask) {
   return mask.first.empty() && !attention_makes_scores(queries.dtype(), queries.shape(3));
 }
 
+// `kept`, unless null, is given the weights, if they are made.
 mx::array attend(const mx::array& queries, const mx::array& keys, const mx::array& values,
-                 const std::vector<int32_t>& first) {
+                 const std::vector<int32_t>& first, std::vector<mx::array>* kept = nullptr) {
   const int rows = queries.shape(0), key_heads = keys.shape(1), positions = keys.shape(2);
   if (has_kernel(queries)) {
     const float scale = scale_of(queries);
@@ -80,10 +81,9 @@ mx::array attend(const mx::array& queries, const mx::array& keys, const mx::arra
     const mx::array mask = seen_keys({rows, 1, queries.shape(2), positions}, first);
     return mx::fast::scaled_dot_product_attention(queries, keys, values, scale, "array", mask);
   }
-  const mx::array weights =
-      mx::reshape(weights_of(grouped(scaled(queries), key_heads), queries.shape(1) / key_heads, keys, first),
-                  {rows, key_heads, -1, positions});
-  return mx::reshape(mx::matmul(weights, values), queries.shape());
+  const mx::array weights = weights_of(grouped(scaled(queries), key_heads), queries.shape(1) / key_heads, keys, first);
+  if (kept != nullptr) kept->push_back(weights);
+  return mx::reshape(mx::matmul(mx::reshape(weights, {rows, key_heads, -1, positions}), values), queries.shape());
 }
 
 // The kernel takes tokens in tiles: what is added at the end sees all and is seen by nothing.
@@ -136,7 +136,7 @@ AttentionMask AttentionMask::windowed(int sequences, int tokens, int window) con
 }
 
 mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, const mx::array& values,
-                              const AttentionMask& mask, int block, Pacer& pacer) {
+                              const AttentionMask& mask, int block, Pacer& pacer, std::vector<mx::array>* weights) {
   const int sequences = queries.shape(0), tokens = queries.shape(2);
   if (has_gradient_kernel(queries, mask)) block = tokens;
   // Token by token, as the product that comes next takes it.
@@ -145,7 +145,7 @@ mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, c
     const Block at(mask, sequences, tokens, begin, end);
     mixed.put(begin, end,
               mx::swapaxes(attend(part(queries, 2, begin, end), part(keys, 2, at.first_key, end),
-                                  part(values, 2, at.first_key, end), at.first),
+                                  part(values, 2, at.first_key, end), at.first, weights),
                            1, 2));
     pacer.queue({mixed.value()});
   }
@@ -165,7 +165,8 @@ mx::array attention_dots(const mx::array& result, const mx::array& d) {
 // dK = dS^T Q.
 AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
                                                  const mx::array& values, const mx::array& d, const mx::array& dots,
-                                                 const AttentionMask& mask, int block, Pacer& pacer) {
+                                                 const AttentionMask& mask, int block, Pacer& pacer,
+                                                 std::vector<mx::array> weights) {
   if (has_gradient_kernel(queries, mask)) {
     AttentionGradients made = gradients_by_kernel(queries, keys, values, d);
     pacer.queue({made.queries, made.keys, made.values});
@@ -180,7 +181,8 @@ AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const
     const Block at(mask, sequences, tokens, begin, end);
     const mx::array q = grouped(scaled(part(queries, 2, begin, end)), key_heads), k = part(keys, 2, at.first_key, end),
                     v = part(values, 2, at.first_key, end), dy = grouped(part(d, 2, begin, end), key_heads);
-    const mx::array p = weights_of(q, queries.shape(1) / key_heads, k, at.first);
+    const mx::array p = weights.empty() ? weights_of(q, queries.shape(1) / key_heads, k, at.first) : weights.back();
+    if (!weights.empty()) weights.pop_back();
     const mx::Shape flat = {sequences, key_heads, -1, end - at.first_key};
     const mx::array dp = mx::reshape(mx::matmul(dy, transposed(v)), p.shape());
     mx::Shape rows = p.shape();

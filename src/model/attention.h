@@ -1,5 +1,5 @@
 // Causal attention with grouped queries: whole, and in blocks of queries with a backward pass that makes the scores
-// again, so that no more than one block's scores ever exist.
+// again, so that no more than one block's scores ever exist, unless weights are kept where there is room for them.
 #pragma once
 
 #include <mlx/mlx.h>
@@ -39,15 +39,19 @@ struct AttentionGradients {
 };
 
 // As causal_attention where L = S, in blocks of `block` queries against the keys that any of them sees, each queued
-// with `pacer`; all at once where a kernel of the device makes no scores.
+// with `pacer`; all at once where a kernel of the device makes no scores. `weights`, unless null, is given each block's
+// weights of the keys, if these are made at all.
 mx::array attention_in_blocks(const mx::array& queries, const mx::array& keys, const mx::array& values,
-                              const AttentionMask& mask, int block, Pacer& pacer);
+                              const AttentionMask& mask, int block, Pacer& pacer,
+                              std::vector<mx::array>* weights = nullptr);
 
 // Its gradients for the cotangent d [B, H, L, D], in f32 where a key's is a sum over blocks. `dots` [B, H, L, 1] f32:
-// sums of d times the result, along D.
+// sums of d times the result, along D. `weights`: as attention_in_blocks gave them for the same blocks, each let go of
+// when it has been used; made again if empty.
 AttentionGradients attention_gradients_in_blocks(const mx::array& queries, const mx::array& keys,
                                                  const mx::array& values, const mx::array& d, const mx::array& dots,
-                                                 const AttentionMask& mask, int block, Pacer& pacer);
+                                                 const AttentionMask& mask, int block, Pacer& pacer,
+                                                 std::vector<mx::array> weights = {});
 // The dots of some tokens' results and cotangents; zeros where they are not looked at (fused_here).
 mx::array attention_dots(const mx::array& result, const mx::array& d);
 

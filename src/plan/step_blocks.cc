@@ -1,6 +1,7 @@
 #include "plan/step_blocks.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace trunkline {
 namespace {
@@ -22,11 +23,13 @@ constexpr int64_t kLetGoLate = 64;
 // What is made of a token in a layer's MLP, in the backward pass, in units of the intermediate width.
 constexpr int64_t kProducts = 8;
 
-// A multiple of 16 if there is room for one, at least 1, at most `most`.
-int64_t block_of(int64_t budget, int64_t bytes_each, int64_t most) {
+// Of `all`, as much as the budget has room for at once, in as few blocks of about one size: a small last one costs more
+// than its share. A multiple of 16 if there is room for one, and at least 1.
+int64_t block_of(int64_t budget, int64_t bytes_each, int64_t all) {
   const int64_t fits = std::max<int64_t>(1, budget / std::max<int64_t>(1, bytes_each));
-  if (fits >= most) return std::max<int64_t>(1, most);
-  return fits >= 16 ? fits / 16 * 16 : fits;
+  if (fits >= all) return std::max<int64_t>(1, all);
+  const int64_t unit = fits >= 16 ? 16 : 1, most = fits / unit * unit, blocks = (all + most - 1) / most;
+  return ((all + blocks - 1) / blocks + unit - 1) / unit * unit;
 }
 
 int64_t head_parameters(const ModelShape& s) { return s.vocab * s.hidden; }
@@ -42,9 +45,20 @@ int64_t mlp_parameters(const ModelShape& s) { return 3 * s.hidden * s.intermedia
 
 int64_t head_width(const ModelShape& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
 
-// Values a token of a layer that keeping what attention gave adds to its input, and that keeping all does.
+// Values a token of a layer that keeping what attention gave adds to its input, and that keeping its products does.
 int64_t attention_width(const ModelShape& s) { return s.heads * s.head_dim; }
-int64_t full_width(const ModelShape& s) { return head_width(s) + attention_width(s) + s.hidden + 2 * s.intermediate; }
+int64_t product_width(const ModelShape& s) {
+  return head_width(s) + attention_width(s) + s.hidden + 2 * s.intermediate;
+}
+
+// Values of a layer that keeping all adds to its products: attention's weights, where there are any, of each query of a
+// block for the keys that any of them sees; and what the MLP's last product is made of.
+int64_t all_values(const ModelShape& s, const StepSize& size, const StepBlocks& blocks) {
+  const int64_t queries = std::clamp<int64_t>(blocks.queries, 1, std::max<int64_t>(1, size.tokens)),
+                whole = size.tokens / queries, rest = size.tokens % queries;
+  const int64_t seen = queries * queries * whole * (whole + 1) / 2 + rest * size.tokens;
+  return size.rows * ((size.makes_scores ? s.heads * seen : 0) + size.tokens * s.intermediate);
+}
 
 // With what is trained reckoned, also where that is everything: counting a model's parameters takes longer than all
 // that is done with their number here.
@@ -95,22 +109,25 @@ StepMemory memory_of(const ModelShape& s, const StepSize& size, const StepBlocks
   const StepSize::Part& part = *size.part;
   const int64_t tokens = size.rows * size.tokens, w = size.width, x = tokens * w * s.hidden;
   const int64_t keep_all = std::min(blocks.keep_all, part.layers),
-                keep_attention = std::min(blocks.keep_attention, part.layers - keep_all);
+                keep_products = std::min(blocks.keep_products, part.layers - keep_all),
+                keep_attention = std::min(blocks.keep_attention, part.layers - keep_all - keep_products);
+  const int64_t products = tokens * w * product_width(s), all = products + w * all_values(s, size, blocks);
   StepMemory memory;
   memory.weights = part.weight_bytes;
   memory.state = part.parameters * size.state_width;
   memory.inputs = x * part.layers;
-  memory.kept = tokens * w * (keep_all * full_width(s) + keep_attention * attention_width(s));
+  memory.kept = keep_all * all + keep_products * products + keep_attention * tokens * w * attention_width(s);
   // The gradients of half a layer, and those that are on their way to the other ranks, the head's maybe among them. A
   // tied head's are held from the head's pass to the embedding's, where they are not made in slices.
   const bool whole_head = blocks.vocab_rows >= s.vocab;
   const int64_t head = part.head ? 4 * s.hidden * std::min(blocks.vocab_rows, s.vocab) : 0;
   const int64_t half = 4 * std::max(part.mlp, part.attention), pieces = size.pieces_on_their_way;
   const int64_t travelling = pieces > 0 ? (pieces - 1) * half + std::max(half, head) : 0;
-  const LayerBytes first = layer_bytes(s, size, blocks, keep_all > 0);
+  const int64_t keep_much = keep_all + keep_products;
+  const LayerBytes first = layer_bytes(s, size, blocks, keep_much > 0);
   // Once layers that kept much have let it go.
-  LayerBytes later = layer_bytes(s, size, blocks, keep_all == part.layers);
-  later.blocks -= keep_all * (x + tokens * w * full_width(s));
+  LayerBytes later = layer_bytes(s, size, blocks, keep_much == part.layers);
+  later.blocks -= keep_much * x + keep_all * all + keep_products * products;
   const LayerBytes worst = later.total() > first.total() ? later : first;
   memory.gradients =
       size.holds_gradients ? 4 * part.parameters : travelling + (whole_head && s.tied ? head : 0) + worst.gradients;
@@ -141,18 +158,25 @@ class Chooser {
   // Multiplications a token that a step makes twice.
   int64_t made_again(const StepBlocks& blocks) const {
     const int64_t second_pass = size_.part->head && blocks.vocab_rows < s_.vocab ? head_parameters(s_) : 0;
-    return second_pass + (layers_ - blocks.keep_all) * layer_parameters(s_, s_.parameters());
+    return second_pass + (layers_ - blocks.keep_all - blocks.keep_products) * layer_parameters(s_, s_.parameters());
   }
 
   // With so many rows of the head at once.
   StepBlocks with(int64_t vocab_rows) const {
     StepBlocks blocks = smallest_that_fits(vocab_rows);
+    const auto keep_all = [&](StepBlocks& kept, int64_t layers) {
+      kept.keep_all = layers;
+      kept.keep_products = layers_ - layers;
+    };
     if (recompute_ == Recompute::none) {
-      blocks.keep_all = s_.layers;
+      keep_all(blocks, layers_);
     } else if (recompute_ == Recompute::automatic) {
-      // Keeping all of a layer saves most.
-      most(blocks, &StepBlocks::keep_all, layers_);
-      most(blocks, &StepBlocks::keep_attention, layers_ - blocks.keep_all);
+      // Keeping a layer's products saves most for what it takes, keeping more the least.
+      most(blocks, layers_, [](StepBlocks& kept, int64_t layers) { kept.keep_products = layers; });
+      most(blocks, layers_ - blocks.keep_products,
+           [](StepBlocks& kept, int64_t layers) { kept.keep_attention = layers; });
+      // A GPU makes the rest again in little time beside its products.
+      if (size_.blocks_at_once > 1 && blocks.keep_products == layers_) most(blocks, layers_, keep_all);
     }
     // On a GPU, long blocks of logits: each reads the head, and adds to its gradient where that is whole.
     while (size_.blocks_at_once == 1 && asked_.logits == 0 && blocks.logits < size_.targets) {
@@ -177,9 +201,9 @@ class Chooser {
     const int64_t queries = std::min(size_.tokens, std::max(kLeastQueries, (size_.tokens + parts - 1) / parts));
     choose(blocks.queries, block_of(budget_, 4 * rows * s_.heads * size_.tokens, queries));
     choose(blocks.tokens, block_of(budget, size_.width * rows * (2 * s_.intermediate + head_width(s_)), size_.tokens));
-    choose(blocks.logits, block_of(budget, 4 * s_.vocab, std::max<int64_t>(1, size_.targets)));
+    choose(blocks.logits, block_of(budget_, 4 * s_.vocab, std::max<int64_t>(1, size_.targets)));
     choose(blocks.vocab_rows, vocab_rows);
-    blocks.keep_all = blocks.keep_attention = 0;
+    blocks.keep_all = blocks.keep_products = blocks.keep_attention = 0;
     const auto shrink = [&](int64_t StepBlocks::*field) {
       const int64_t half = blocks.*field / 2;
       if (asked_.*field != 0 || fits(blocks) || half < kSmallest.*field) return false;
@@ -209,17 +233,18 @@ class Chooser {
   }
 
   // As many layers as fit, found by halves: more never take less memory.
-  void most(StepBlocks& blocks, int64_t StepBlocks::*field, int64_t limit) const {
+  void most(StepBlocks& blocks, int64_t limit, const std::function<void(StepBlocks&, int64_t)>& keep) const {
     int64_t low = 0, high = limit;
     while (low < high) {
-      blocks.*field = (low + high + 1) / 2;
+      const int64_t layers = (low + high + 1) / 2;
+      keep(blocks, layers);
       if (fits(blocks)) {
-        low = blocks.*field;
+        low = layers;
       } else {
-        high = blocks.*field - 1;
+        high = layers - 1;
       }
     }
-    blocks.*field = low;
+    keep(blocks, low);
   }
 
   const ModelShape& s_;

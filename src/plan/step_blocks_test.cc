@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "plan/least_limit.h"
 
 namespace trunkline {
@@ -30,7 +32,7 @@ TEST(StepBlocks, AnEightBillionModelAtLongLengthFits) {
   const StepBlocks blocks = choose_blocks(qwen3_8b(), kLong, 44 * kGiB);
   const StepMemory memory = step_memory(qwen3_8b(), kLong, blocks);
   EXPECT_LT(blocks.vocab_rows, qwen3_8b().vocab) << "the head's gradient is not whole";
-  EXPECT_EQ(blocks.keep_all, 0);
+  EXPECT_EQ(blocks.keep_products, 0);
   EXPECT_GT(memory.total(), memory.weights + memory.inputs);
   EXPECT_LE(memory.total(), 44 * kGiB);
 }
@@ -55,9 +57,9 @@ TEST(StepBlocks, MemoryKeepsMoreBeforeItHoldsTheHeadsGradient) {
   const StepBlocks little = choose_blocks(qwen3_8b(), size, 40 * kGiB),
                    much = choose_blocks(qwen3_8b(), size, 80 * kGiB);
   EXPECT_LT(little.vocab_rows, qwen3_8b().vocab);
-  EXPECT_GT(little.keep_all, 18);
+  EXPECT_GT(little.keep_products, 18);
   EXPECT_EQ(much.vocab_rows, qwen3_8b().vocab);
-  EXPECT_EQ(much.keep_all, 36);
+  EXPECT_EQ(much.keep_products, 36);
   EXPECT_EQ(much.logits, 2047);
   size.width = 2;
   size.makes_scores = false;
@@ -68,20 +70,48 @@ TEST(StepBlocks, MemoryKeepsMoreBeforeItHoldsTheHeadsGradient) {
 
 TEST(StepBlocks, MoreMemoryNeverKeepsLess) {
   const ModelShape shape = qwen3_8b();
-  int64_t all = 0, rows = 0;
-  for (int64_t limit = 30; limit <= 400; limit += 10) {
+  int64_t all = 0, products = 0, rows = 0;
+  for (int64_t limit = 30; limit <= 1400; limit += 10) {
     const StepBlocks blocks = choose_blocks(shape, kLong, limit * kGiB);
     EXPECT_GE(blocks.keep_all, all);
+    EXPECT_GE(blocks.keep_all + blocks.keep_products, products);
     EXPECT_GE(blocks.vocab_rows, rows);
-    EXPECT_LE(blocks.keep_all + blocks.keep_attention, shape.layers);
+    EXPECT_LE(blocks.keep_all + blocks.keep_products + blocks.keep_attention, shape.layers);
     all = blocks.keep_all;
+    products = all + blocks.keep_products;
     rows = blocks.vocab_rows;
+    EXPECT_TRUE(all == 0 || products == shape.layers) << "products save more for what they take";
     if (limit >= 60) {
       EXPECT_LE(step_memory(shape, kLong, blocks).total(), limit * kGiB);
     }
   }
   EXPECT_EQ(all, shape.layers);
   EXPECT_EQ(rows, shape.vocab);
+}
+
+// Attention's weights of each query for the keys that its block sees, and what the MLP's last product is made of.
+TEST(StepBlocks, KeepingAllTakesWhatItKeeps) {
+  const ModelShape shape = qwen3_8b();
+  StepSize size{.rows = 2, .tokens = 10, .targets = 9};
+  StepBlocks blocks{.queries = 4, .tokens = 10, .logits = 9, .vocab_rows = shape.vocab, .keep_products = 3};
+  const int64_t products = step_memory(shape, size, blocks).kept;
+  std::swap(blocks.keep_all, blocks.keep_products);
+  const int64_t weights = 32 * (4 * 4 + 4 * 8 + 2 * 10), active = 10 * 12288;
+  EXPECT_EQ(step_memory(shape, size, blocks).kept - products, int64_t{3} * 2 * 4 * (weights + active));
+  size.makes_scores = false;
+  EXPECT_EQ(step_memory(shape, size, blocks).kept - products, int64_t{3} * 2 * 4 * active);
+}
+
+// A block that is left over costs more than its share.
+TEST(StepBlocks, BlocksAreOfAboutOneSize) {
+  const StepSize size{.rows = 1, .tokens = 600, .targets = 700};
+  ModelShape shape = qwen3_8b();
+  shape.layers = 2;
+  shape.hidden = 64;
+  shape.vocab = 49152;
+  const StepBlocks blocks = choose_blocks(shape, size, 16 * kGiB);
+  EXPECT_EQ(blocks.logits, 352) << "682 fit";
+  EXPECT_EQ(blocks.tokens, 304) << "546 fit";
 }
 
 TEST(StepBlocks, WhatIsAskedForIsTaken) {
@@ -142,7 +172,7 @@ TEST(StepBlocks, WhatIsFrozenTakesItsWeightsAlone) {
   EXPECT_EQ(memory.gradients, 4 * mlp) << "of half a layer";
   EXPECT_EQ(memory.weights, all.weights);
   EXPECT_LT(memory.total(), all.total());
-  EXPECT_GT(blocks.keep_all, 0) << "what is saved is used";
+  EXPECT_GT(blocks.keep_products, 0) << "what is saved is used";
 }
 
 TEST(StepBlocks, GradientsThatAreHeldOrOnTheirWayAreCounted) {
@@ -182,13 +212,14 @@ TEST(StepBlocks, TheHeadIsSlicedOnlyWhereThatSavesWork) {
   shape.tied = true;
   const StepSize size{.rows = 1, .tokens = 8192, .targets = 8191};
   int64_t limit = 50 * kGiB;
-  ASSERT_EQ(choose_blocks(shape, size, limit).keep_all, 30);
+  const auto products = [](const StepBlocks& blocks) { return blocks.keep_all + blocks.keep_products; };
+  ASSERT_EQ(products(choose_blocks(shape, size, limit)), 30);
   StepBlocks blocks;
   do {
     limit -= kGiB / 4;
     blocks = choose_blocks(shape, size, limit);
-  } while (blocks.keep_all == 30);
-  EXPECT_GE(blocks.keep_all, 28);
+  } while (products(blocks) == 30);
+  EXPECT_GE(products(blocks), 28);
   EXPECT_EQ(blocks.vocab_rows, shape.vocab);
 }
 

@@ -67,9 +67,9 @@ std::vector<std::string> describe_step(const StepContext& context, const StepSiz
   const StepMemory forecast = step_memory(context.decoder.shape(), largest, blocks);
   std::vector<std::string> lines = {
       fmt::format("layer by layer; {} rows of {} tokens in blocks of {} queries, {} tokens, {} logits and {} rows of "
-                  "the head; {} of {} layers keep all, {} what attention gave",
+                  "the head; {} of {} layers keep all, {} their products, {} what attention gave",
                   largest.rows, largest.tokens, blocks.queries, blocks.tokens, blocks.logits, blocks.vocab_rows,
-                  blocks.keep_all, context.decoder.shape().layers, blocks.keep_attention),
+                  blocks.keep_all, context.decoder.shape().layers, blocks.keep_products, blocks.keep_attention),
       fmt::format("memory forecast: {}, of at most {}", memory_text(forecast.total()),
                   memory_text(context.memory_limit))};
   if (!context.hold_gradients) {

@@ -160,20 +160,24 @@ bool LayerPass::only_turns(int64_t layer) const { return decoder_.stage_tensors(
 LayerPass::Forward LayerPass::forward(int64_t layer, const mx::array& x, Keep keep) const {
   Forward result{x, KeptLayer(x)};
   KeptLayer& kept = result.kept;
+  const bool keeps_products = keep == Keep::products || keep == Keep::all;
   Arrays projected = project(layer, x);
   Arrays rotated = rotate(layer, projected);
-  if (keep == Keep::all) kept.heads = only_turns(layer) ? rotated : projected;
+  if (keeps_products) kept.heads = only_turns(layer) ? rotated : projected;
   projected.clear();
-  const mx::array mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, pacer_);
+  const mx::array mixed = attention_in_blocks(rotated[0], rotated[1], rotated[2], mask_, blocks_.queries, pacer_,
+                                              keep == Keep::all ? &kept.weights : nullptr);
   rotated.clear();
   if (keep != Keep::input) kept.mixed = mixed;
   Assemblies output(x.shape(1)), mlp(x.shape(1));
   const auto to_output = [&](int begin, int end) {
     const Part at{begin, end};
     const Arrays middle = run(parameters_, layer, Stage::attention_output, at, parts({x, mixed}, begin, end));
-    const Arrays all = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
-    output.put(begin, end, run(parameters_, layer, Stage::mlp_output, at, {all[0], swiglu(all[1], all[2])}));
-    if (keep == Keep::all) mlp.put(begin, end, all);
+    Arrays all = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
+    const mx::array active = swiglu(all[1], all[2]);
+    output.put(begin, end, run(parameters_, layer, Stage::mlp_output, at, {all[0], active}));
+    if (keep == Keep::all) all.push_back(active);
+    if (keeps_products) mlp.put(begin, end, all);
   };
   for (const auto& [begin, end] : parts_of(x.shape(1), blocks_.tokens)) {
     to_output(begin, end);
@@ -208,8 +212,9 @@ LayerPass::Backward LayerPass::mlp_backward(int64_t layer, KeptLayer& kept, mx::
           run(parameters_, layer, Stage::attention_output, at, parts({kept.input, *kept.mixed}, begin, end));
       mlp = joined(middle, run(parameters_, layer, Stage::mlp_input, at, middle));
     }
-    const Arrays out =
-        vjp(layer, Stage::mlp_output, at, {mlp[0], swiglu(mlp[1], mlp[2])}, {part(d, 1, begin, end)}, gradients);
+    if (mlp.size() == 3) mlp.push_back(swiglu(mlp[1], mlp[2]));
+    const Arrays out = vjp(layer, Stage::mlp_output, at, {mlp[0], mlp[3]}, {part(d, 1, begin, end)}, gradients);
+    mlp.pop_back();
     const Arrays products = swiglu_gradients(mlp[1], mlp[2], out[1]);
     const Arrays in = vjp(layer, Stage::mlp_input, at, {mlp[0]}, products, gradients);
     input.put(begin, end, {out[0] + in[0]});
@@ -246,8 +251,9 @@ LayerPass::Backward LayerPass::attention_backward(int64_t layer, KeptLayer kept,
   {
     Arrays mixed = owed.take();
     const Arrays rotated = rotated_heads(layer, kept);
-    AttentionGradients attention = attention_gradients_in_blocks(rotated[0], rotated[1], rotated[2], mixed[0], mixed[1],
-                                                                 mask_, blocks_.queries, pacer_);
+    AttentionGradients attention =
+        attention_gradients_in_blocks(rotated[0], rotated[1], rotated[2], mixed[0], mixed[1], mask_, blocks_.queries,
+                                      pacer_, std::move(kept.weights));
     cotangents = {std::move(attention.queries), std::move(attention.keys), std::move(attention.values)};
   }
   // To its input, which owes what the half's output does, too.

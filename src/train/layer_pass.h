@@ -17,7 +17,7 @@ namespace trunkline {
 
 // What a layer keeps of its forward pass for its backward pass, which makes the rest again. It enters speed and memory
 // alone: what is made again has the same bits.
-enum class Keep { input, attention, all };
+enum class Keep { input, attention, products, all };
 
 struct KeptLayer {
   explicit KeptLayer(mx::array x) : input(std::move(x)) {}
@@ -25,8 +25,9 @@ struct KeptLayer {
   mx::array input;                 // [B, L, C]
   std::optional<mx::array> mixed;  // attention's result, [B, H, L, D]
   // As Stage has them; empty where not kept.
-  std::vector<mx::array> heads;  // queries, keys, values: projected, or rotated where these need not be normed
-  std::vector<mx::array> mlp;    // middle, gate, up
+  std::vector<mx::array> heads;    // queries, keys, values: projected, or rotated where these need not be normed
+  std::vector<mx::array> mlp;      // middle, gate, up; with `all`, what the last product is made of
+  std::vector<mx::array> weights;  // attention's, a block of queries at a time; with `all`, where they are made
 };
 
 struct LayerBlocks {

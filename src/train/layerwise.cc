@@ -142,8 +142,9 @@ LayerPass LayerwisePass::layer_pass() {
 
 Keep LayerwisePass::keep_of(int64_t layer) const {
   const int64_t from_last = decoder_.shape().layers - 1 - layer;
-  if (from_last < blocks_.keep_all) return Keep::all;
-  return from_last < blocks_.keep_all + blocks_.keep_attention ? Keep::attention : Keep::input;
+  const int64_t products = blocks_.keep_all + blocks_.keep_products;
+  if (from_last < products) return from_last < blocks_.keep_all ? Keep::all : Keep::products;
+  return from_last < products + blocks_.keep_attention ? Keep::attention : Keep::input;
 }
 
 // From the embedding to the last layer's output where targets are predicted.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -169,9 +170,14 @@ TEST(Layerwise, WhatIsKeptChangesNoBit) {
     StepBlocks blocks{5, 7, 9, 20};
     const Result least = layerwise(decoder, parameters, all_of(decoder), batch, blocks);
     const int64_t layers = decoder.shape().layers;
-    for (const auto& [all, attention] :
-         {std::pair(layers, int64_t{0}), {int64_t{0}, layers}, {int64_t{1}, layers - 1}}) {
+    const int64_t none = 0, one = 1;
+    for (const auto& [all, products, attention] : {std::array{layers, none, none},
+                                                   {none, layers, none},
+                                                   {none, none, layers},
+                                                   {one, layers - 1, none},
+                                                   {none, one, layers - 1}}) {
       blocks.keep_all = all;
+      blocks.keep_products = products;
       blocks.keep_attention = attention;
       const Result kept = layerwise(decoder, parameters, all_of(decoder), batch, blocks);
       EXPECT_EQ(kept.loss, least.loss);
