@@ -71,6 +71,19 @@ class BenchTools(unittest.TestCase):
         self.assertEqual("(6 pairs): yes" in done.stdout, ordered)
         self.assertEqual(done.returncode, 0 if efficient and ordered else 1)
 
+    def test_whole_graph_is_judged(self):
+        shape = ROOT / "tests/golden/llama-smol/model/config.json"
+        options = ["3x8", "--pairs", "2", "--shape", shape, "--optimizer", "sgd"]
+        done = run("whole_graph", *options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        cells = done.stdout.splitlines()[-1].split()
+        self.assertEqual(cells[:3], ["3", "x", "8"])
+        self.assertTrue(all(float(cell) > 0 for cell in cells[3:8]))
+        self.assertEqual(run("whole_graph", *options, "--least", "1000").returncode, 1)
+        missing = run("whole_graph", "--shape", self.folder / "none.json")
+        self.assertIn("none.json: No such file", missing.stderr)
+        self.assertEqual(missing.returncode, 1)
+
     def test_overlap_is_judged(self):
         file = self.folder / "overlap.json"
         options = ["--turns", "1", "--iterations", "1", "--mb", "1", "--backward", "0.02", "--layers", "1", "--tokens", "8"]
