@@ -6,6 +6,7 @@
 #include "model/backend.h"
 #include "plan/least_limit.h"
 #include "train/agreement.h"
+#include "train/layerwise.h"
 #include "train/random_model.h"
 #include "train/run_memory.h"
 #include "train/run_weights.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "train/layerwise.h"
+#include "train/pieces.h"
 #include "train/shards.h"
 #include "train/timeline.h"
 #include "trunkline/dtype.h"

@@ -4,6 +4,7 @@
 #include <mlx/mlx.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -16,6 +17,9 @@
 namespace trunkline {
 
 namespace mx = mlx::core;
+
+// A size as MLX takes them; one that is larger stands for all.
+inline int narrow(int64_t size) { return static_cast<int>(std::min<int64_t>(size, 1 << 30)); }
 
 struct Part {
   int begin, end;

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "train/layerwise.h"
+#include "train/pieces.h"
 #include "train/shards.h"
 #include "train/timeline.h"
 #include "trunkline/group.h"

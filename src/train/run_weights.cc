@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bridge/arrays.h"
-#include "train/layerwise.h"
+#include "train/pieces.h"
 
 namespace trunkline {
 

@@ -13,7 +13,7 @@
 
 #include "model/checkpoint.h"
 #include "model/decoder.h"
-#include "train/layerwise.h"
+#include "train/pieces.h"
 #include "trunkline/group.h"
 
 namespace trunkline {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "model/decoder.h"
-#include "train/layerwise.h"
 #include "train/optimizer.h"
+#include "train/pieces.h"
 #include "train/shards.h"
 #include "train/timeline.h"
 
