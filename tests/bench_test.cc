@@ -92,6 +92,21 @@ std::vector<size_t> bytes_of(const std::vector<json>& lines) {
   return result;
 }
 
+// One rank's failure is told to the others, so that the job ends at once.
+TEST_F(BenchProgram, AFailureOfOneRankEndsAll) {
+  for (const std::vector<std::string>& what :
+       {std::vector<std::string>{"allreduce", "-b", "1K"}, {"step", "--layers", "2", "--gradient-bytes", "1M"}}) {
+    std::vector<std::string> all = {"launch", "-n", "3", "--", kProgram, "bench"};
+    all.insert(all.end(), what.begin(), what.end());
+    all.insert(all.end(), {"--json", "/nonexistent/file.json"});
+    const Result result = run(all);
+    EXPECT_EQ(result.code, 1);
+    for (const char* rank : {"[0]", "[1]", "[2]"}) {
+      EXPECT_THAT(result.error, testing::ContainsRegex("\\" + std::string(rank) + ".*/nonexistent/file.json"));
+    }
+  }
+}
+
 TEST_F(BenchProgram, WritesALineForEachSize) {
   const Result result = bench({"allreduce", "-b", "1K", "-e", "300K", "-f", "16", "--check", "--profile"});
   EXPECT_EQ(result.code, 0) << result.error;

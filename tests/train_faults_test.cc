@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -173,13 +174,38 @@ TEST_F(TrainFaultsTest, TheLastGoodCheckpointIsNamed) {
 }
 
 TEST_F(TrainFaultsTest, ARankThatIsKilledEndsTheOthers) {
-  ProcessOptions options = train({"--iters", "1000000", "--steps-per-report", "1", "--val-batches", "0"}, "out", 2);
+  ProcessOptions options =
+      train({"--iters", "1000000", "--steps-per-report", "1", "--val-batches", "0", "--save-every", "2"}, "out", 2);
   Process process = Process::start(options);
   read_until(process, "step 3/");
   const Ended killed = run(program({"sh", "-c", fmt::format("kill -9 $(pgrep -P {} | tail -1)", process.pid())}));
   const Ended ended = finish(process);
   EXPECT_EQ(ended.code, 137) << ended.output << ended.error;
   EXPECT_THAT(ended.output + ended.error, HasSubstr("rank 1"));
+  EXPECT_THAT(ended.error,
+              ContainsRegex("the last good checkpoint is .*/checkpoints/[0-9]+: give the same command with "
+                            "--resume"));
+}
+
+TEST_F(TrainFaultsTest, FlagsThatRanksMustHaveAlikeAreNamed) {
+  EXPECT_THAT(run_different("--algorithm ring", "--algorithm mesh").error, HasSubstr("give --algorithm"));
+  EXPECT_THAT(run_different("--lanes 1", "--lanes 2").error, HasSubstr("give --lanes (TRUNKLINE_LANES) alike"));
+}
+
+TEST_F(TrainFaultsTest, WhatDoesNothingIsTold) {
+  const std::vector<std::string> flags = {"--shard-optimizer", "--wire-dtype", "bfloat16", "--iters", "1"};
+  const Ended one = run(train(with(flags, {"--dtype", "bfloat16"}), "one"));
+  EXPECT_EQ(one.code, 0) << one.error;
+  EXPECT_THAT(one.output, AllOf(HasSubstr("shard_optimizer does nothing on one rank"),
+                                HasSubstr("wire_dtype bfloat16 does nothing on one rank")));
+#ifdef __linux__
+  EXPECT_THAT(one.output, HasSubstr("bfloat16 is several times slower"));
+#endif
+  const Ended two = run(train(flags, "two", 2));
+  EXPECT_EQ(two.code, 0) << two.error;
+  EXPECT_THAT(two.output, AllOf(HasSubstr("each rank has one of 2 parts of the optimizer's state"),
+                                HasSubstr("gradients travel between ranks as bfloat16")));
+  EXPECT_EQ(run(train({"--pure-bf16"}, "none")).code, 2);
 }
 
 // A rank that dies while gradients cross and the backward pass still has long to go: the others end within seconds.
@@ -362,7 +388,7 @@ TEST_F(TrainFaultsTest, AResumedRunMustBeTheSameRun) {
 TEST_F(TrainFaultsTest, FaultsOfTheCommandLineEndWithAReason) {
   EXPECT_EQ(run(train({"--batchsize", "3"})).code, 2);
   const Ended ended = run(train({"--batch-size", "0"}));
-  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.code, 2);
   EXPECT_THAT(ended.error, HasSubstr("--batch-size: 0 is less than 1"));
   const Ended missing = run(train({"--model", "/nowhere"}));
   EXPECT_NE(missing.code, 0);

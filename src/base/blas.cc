@@ -27,7 +27,8 @@ std::string describe_openblas(const std::string& prefix, const std::string& orig
   // "OpenBLAS 0.3.34 NO_LAPACKE DYNAMIC_ARCH ...": the first two words.
   const std::string_view text = config();
   const size_t end = text.find(' ', text.find(' ') + 1);
-  return fmt::format("{} ({}, core {}, {} threads)", text.substr(0, end), origin, core(), threads());
+  return fmt::format("{} ({}, core {}, {} thread{})", text.substr(0, end), origin, core(), threads(),
+                     threads() == 1 ? "" : "s");
 }
 
 }  // namespace

@@ -94,14 +94,11 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-int run(const Flags& flags) {
-  const BenchOptions options = options_from(flags);
-  const Config config = flags.group.config();
+int measure(const Flags& flags, const BenchOptions& options, const Config& config, Group& group) {
   const bool emulated = Settings::get().fabric_fd.has_value(), first = config.rank == 0;
   JsonLines json(first ? flags.json : "");
-  const auto group = Group::connect(config);
-  BenchRun bench(*group, options);
-  if (first) print(bench_header(*group, options, config, emulated, group->cables()));
+  BenchRun bench(group, options);
+  if (first) print(bench_header(group, options, config, emulated, group.cables()));
   uint64_t wrong = 0;
   double bus_bytes_s = 0;
   for (const size_t size : options.sizes) {
@@ -110,7 +107,7 @@ int run(const Flags& flags) {
     bus_bytes_s += result.bus_bytes_s / static_cast<double>(options.sizes.size());
     if (!first) continue;
     print(bench_row(options, result));
-    json.write(bench_json(*group, options, config, emulated, result));
+    json.write(bench_json(group, options, config, emulated, result));
   }
   if (!first) return wrong == 0 ? 0 : 1;
   print(bench_footer(options, wrong, bus_bytes_s));
@@ -121,6 +118,13 @@ int run(const Flags& flags) {
                gbps(bus_bytes_s), *flags.min_busbw);
   }
   return wrong > 0 || slow ? 1 : 0;
+}
+
+int run(const Flags& flags) {
+  const BenchOptions options = options_from(flags);
+  const Config config = flags.group.config();
+  const auto group = Group::connect(config);
+  return or_tell_others(*group, [&] { return measure(flags, options, config, *group); });
 }
 
 }  // namespace

@@ -178,19 +178,10 @@ std::string row(const std::string& name, const StepTimes& t) {
                      t.iteration, t.forward, t.backward, t.exposed, t.update, t.communication, t.hideable, t.hidden);
 }
 
-int run(const Flags& flags) {
-  if (flags.sync == "none" && (flags.check || flags.model.shard_optimizer)) {
-    throw CLI::ParseError(flags.check ? "--check with --sync none: there is nothing to check"
-                                      : "--shard-optimizer with --sync none: nothing is shared",
-                          CLI::ExitCodes::ValidationError);
-  }
-  std::optional<EmulatedWork> emulated;
-  if (flags.config.empty()) emulated = emulated_from(flags);
-  const Config config = flags.group.config();
+int measure(const Flags& flags, const std::optional<EmulatedWork>& emulated, const Config& config, Group& group) {
   const bool cables_emulated = Settings::get().fabric_fd.has_value(), first = config.rank == 0;
   if (first && !flags.trace.empty()) Timeline::check_path(flags.trace);
   JsonLines json(first ? flags.json : "");
-  const auto group = Group::connect(config);
   StepBenchOptions options{.sums = flags.sync != "none",
                            .exchange = {},
                            .iterations = flags.iterations,
@@ -202,12 +193,12 @@ int run(const Flags& flags) {
   Timeline timeline(!flags.trace.empty());
   ModelWork model = flags.model;
   model.config = flags.config;
-  const std::unique_ptr<StepWork> work = emulated ? emulated_work(*group, *emulated, options.exchange.wire, flags.check)
-                                                  : model_work(*group, model, timeline, options.sums);
+  const std::unique_ptr<StepWork> work = emulated ? emulated_work(group, *emulated, options.exchange.wire, flags.check)
+                                                  : model_work(group, model, timeline, options.sums);
   options.exchange.shards = work->shards();
   if (first) {
     fmt::print("# trunkline {} bench step: {}\n# {}\n", version(),
-               describe_place(*group, cables_emulated, group->cables()), work->describe());
+               describe_place(group, cables_emulated, group.cables()), work->describe());
     if (cables_emulated) fmt::print("# emulated cables: figures of software on this machine, not of Thunderbolt\n");
     fmt::print("# {} bytes of gradients, sums {}, as {}; seconds of the slowest rank\n", work->gradient_bytes(),
                flags.sync == "none"    ? "none"
@@ -218,7 +209,7 @@ int run(const Flags& flags) {
                "backward", "exposed", "update", "comm", "hideable", "hidden");
     std::fflush(stdout);
   }
-  const StepBenchResult result = run_step_bench(*group, *work, timeline, options);
+  const StepBenchResult result = run_step_bench(group, *work, timeline, options);
   const bool wrong = result.wrong.value_or(0) > 0;
   if (!first) return wrong ? 1 : 0;
   for (size_t i = 0; i < result.steps.size(); ++i) fmt::print("{}", row(std::to_string(i + 1), result.steps[i]));
@@ -238,9 +229,22 @@ int run(const Flags& flags) {
   }
   if (result.wrong) fmt::print("# elements that are wrong: {} {}\n", *result.wrong, wrong ? "FAILED" : "OK");
   std::fflush(stdout);
-  json.write(json_of(flags, *group, *work, cables_emulated, result));
-  if (!flags.trace.empty()) timeline.write(flags.trace, group->rank());
+  json.write(json_of(flags, group, *work, cables_emulated, result));
+  if (!flags.trace.empty()) timeline.write(flags.trace, group.rank());
   return wrong ? 1 : 0;
+}
+
+int run(const Flags& flags) {
+  if (flags.sync == "none" && (flags.check || flags.model.shard_optimizer)) {
+    throw CLI::ParseError(flags.check ? "--check with --sync none: there is nothing to check"
+                                      : "--shard-optimizer with --sync none: nothing is shared",
+                          CLI::ExitCodes::ValidationError);
+  }
+  std::optional<EmulatedWork> emulated;
+  if (flags.config.empty()) emulated = emulated_from(flags);
+  const Config config = flags.group.config();
+  const auto group = Group::connect(config);
+  return or_tell_others(*group, [&] { return measure(flags, emulated, config, *group); });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "base/fail.h"
 #include "cli/command.h"
+#include "cli/group_flags.h"
 #include "cli/train_options.h"
 #include "train/trainer.h"
 
@@ -17,11 +18,16 @@ int run_train(const TrainOptions& options) {
   if (options.lanes) config.lanes = static_cast<int>(*options.lanes);
   if (options.algorithm) config.algorithm = *options.algorithm;
   const std::shared_ptr<Group> group = Group::connect(config);
+  return or_tell_others(*group, [&] { return train(options, *group) == TrainOutcome::interrupted ? kInterrupted : 0; });
+}
+
+// Options that make no sense are a command line that makes none.
+TrainOptions options_of(const TrainOptionParser& parser) {
   try {
-    return train(options, *group) == TrainOutcome::interrupted ? kInterrupted : 0;
-  } catch (const std::exception& error) {
-    group->abort(error.what());
-    throw;
+    return parser.options();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::input && error.kind() != ErrorKind::unsupported) throw;
+    throw CLI::ParseError(error.what(), CLI::ExitCodes::ValidationError);
   }
 }
 
@@ -30,7 +36,7 @@ int run_train(const TrainOptions& options) {
 Command train_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand("train", "Fine-tune a model on your rows");
   const auto parser = std::make_shared<TrainOptionParser>(*command);
-  return {command, [parser] { return run_train(parser->options()); }};
+  return {command, [parser] { return run_train(options_of(*parser)); }};
 }
 
 }  // namespace trunkline

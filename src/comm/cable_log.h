@@ -11,9 +11,12 @@ namespace trunkline {
 
 class CableLog {
  public:
-  void lost(const std::string& cable) {
+  // `other_way`: another cable to that rank works.
+  void lost(const std::string& cable, bool other_way) {
     const std::lock_guard lock(mutex_);
-    if (lanes_[cable]++ == 0) spdlog::warn("{} brings nothing across: its frames go another way", cable);
+    if (lanes_[cable]++ > 0) return;
+    spdlog::warn("{} brings nothing across: {}", cable,
+                 other_way ? "its frames go another way" : "no other way is left, its frames wait for it");
   }
   void works_again(const std::string& cable) {
     const std::lock_guard lock(mutex_);

@@ -60,10 +60,10 @@ void FrameChannel::still_waiting(Watch::Wait& wait, FrameTime waited, FrameTime 
 void FrameChannel::fail_with(size_t rank, const FrameFault& fault) {
   if (fault.own && fault.theirs) {
     const bool first = rank_ < rank;
-    const std::string own = operation_of(*fault.own).text(), theirs = operation_of(*fault.theirs).text();
-    fail(ErrorKind::mismatch, "ranks disagree on an operation: {} called {}, {} called {}",
-         watch_.who(first ? rank_ : rank), first ? own : theirs, watch_.who(first ? rank : rank_),
-         first ? theirs : own);
+    const Operation own = operation_of(*fault.own), theirs = operation_of(*fault.theirs);
+    fail(ErrorKind::mismatch, "{}",
+         disagreement(watch_.who(first ? rank_ : rank), first ? own : theirs, watch_.who(first ? rank : rank_),
+                      first ? theirs : own));
   }
   if (fault.kind == ErrorKind::timeout) {
     watch_.link_lost(rank, fmt::format("all cables are cut: {}, though it is in an operation too", fault.text));

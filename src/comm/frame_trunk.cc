@@ -141,13 +141,20 @@ void FrameTrunk::sent(size_t link, FrameTime now) {
   path.posted_credits.pop_front();
 }
 
+bool FrameTrunk::works_but(size_t link) const {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (i != link && !protocol_.link(i).suspended() && paths_[i].end.link->fault().empty()) return true;
+  }
+  return false;
+}
+
 void FrameTrunk::tell_suspensions() {
   for (size_t i = 0; i < paths_.size(); ++i) {
     const bool suspended = protocol_.link(i).suspended();
     if (suspended == paths_[i].suspended) continue;
     paths_[i].suspended = suspended;
     const std::string cable = fmt::format("cable {} to {}", paths_[i].end.link->name(), peer_);
-    suspended ? shared_.log->lost(cable) : shared_.log->works_again(cable);
+    suspended ? shared_.log->lost(cable, works_but(i)) : shared_.log->works_again(cable);
   }
 }
 

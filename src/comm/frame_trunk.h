@@ -79,6 +79,7 @@ class FrameTrunk {
   Message prepare(const FrameProtocol::Post& post);
   bool flush(size_t link, FrameTime now);
   void sent(size_t link, FrameTime now);
+  bool works_but(size_t link) const;  // another link
   void tell_suspensions();
 
   const std::string peer_;

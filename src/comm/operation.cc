@@ -41,6 +41,17 @@ std::string Operation::text() const {
   return text + (group == 0 ? ")" : fmt::format(" of group {})", group));
 }
 
+std::string disagreement(const std::string& one, const Operation& ones, const std::string& other,
+                         const Operation& others) {
+  std::string text =
+      fmt::format("ranks disagree on an operation: {} called {}, {} called {}", one, ones.text(), other, others.text());
+  const bool collective = !ones.pairwise() && !others.pairwise();
+  if (collective && ones.number == others.number && ones.algorithm != others.algorithm) {
+    text += "; give --algorithm (TRUNKLINE_ALGORITHM) alike to every rank";
+  }
+  return text;
+}
+
 Operation as_peers_call(const Operation& own, int place) {
   Operation expected = own;
   if (!own.pairwise()) return expected;

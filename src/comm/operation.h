@@ -42,6 +42,11 @@ struct Operation {
 // The operation of the rank at `place` as those that take part in it with that rank call it.
 Operation as_peers_call(const Operation& own, int place);
 
+// The message of a mismatch: what the one called, and the other; and which flag they were not given alike, if that is
+// all.
+std::string disagreement(const std::string& one, const Operation& ones, const std::string& other,
+                         const Operation& others);
+
 // Whether the operations of two ranks, by their places in this rank's group, are one and the same, seen from its two
 // ends.
 bool matches(const Operation& own, int place, const Operation& theirs, int peer);

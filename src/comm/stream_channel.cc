@@ -233,9 +233,9 @@ void StreamChannel::take_opening(size_t index) {
   const auto place = std::find(team_.ranks.begin(), team_.ranks.end(), index) - team_.ranks.begin();
   if (!matches(operation_, static_cast<int>(team_.place), theirs, static_cast<int>(place))) {
     const bool first = rank_ < index;
-    fail(ErrorKind::mismatch, "ranks disagree on an operation: {} called {}, {} called {}",
-         watch_.who(first ? rank_ : index), (first ? operation_ : theirs).text(), watch_.who(first ? index : rank_),
-         (first ? theirs : operation_).text());
+    fail(ErrorKind::mismatch, "{}",
+         disagreement(watch_.who(first ? rank_ : index), first ? operation_ : theirs, watch_.who(first ? index : rank_),
+                      first ? theirs : operation_));
   }
   peer.opened = true;
 }

@@ -44,7 +44,7 @@ void check_fits(size_t from, const Hello& theirs, const Hello& own, const Member
          taken->pid, taken->host, theirs.member.pid, theirs.member.host);
   }
   if (theirs.lanes != 0 && theirs.lanes != own.lanes) {
-    fail(ErrorKind::mismatch, "{} wants {} lanes, {} has {}: set TRUNKLINE_LANES alike for every rank",
+    fail(ErrorKind::mismatch, "{} wants {} lanes, {} has {}: give --lanes (TRUNKLINE_LANES) alike to every rank",
          who(from, theirs.member), theirs.lanes, who(0, own.member), own.lanes);
   }
 }

@@ -51,6 +51,8 @@ constexpr const char* kMostReadByAGroup = "50";
 
 }  // namespace
 
+bool computes_on_cpu() { return mlx::core::default_device() == mlx::core::Device::cpu; }
+
 int64_t blocks_to_queue() { return mlx::core::default_device() == mlx::core::Device::cpu ? 1 : 16; }
 
 int64_t blocks_at_once() { return mlx::core::default_device() == mlx::core::Device::cpu ? 2 : 1; }

@@ -11,6 +11,9 @@ namespace trunkline {
 // process.
 std::string describe_backend();
 
+// On the processor, not a GPU?
+bool computes_on_cpu();
+
 // Blocks of a step that the device has at once, and how many take memory at once in forecasts. On a GPU, MLX itself has
 // what is queued wait where memory runs short (bound_memory). On the processor a queued operation has its memory at
 // once and keeps hold of what it will give: the next block would not be written into it, but into a copy.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 
+#include "model/backend.h"
 #include "plan/least_limit.h"
 
 namespace trunkline {
@@ -15,7 +16,10 @@ std::string describe(const Sequences& sequences) {
   std::string text = fmt::format("{}: {} rows, {} tokens, {} of them targets", summary.file, summary.rows,
                                  summary.tokens, summary.targets);
   if (summary.truncated > 0) text += fmt::format("; {} truncated to max_seq_length", summary.truncated);
-  if (summary.skipped > 0) text += fmt::format("; {} skipped (no target within max_seq_length)", summary.skipped);
+  if (const int64_t cut = summary.skipped - summary.untargeted; cut > 0) {
+    text += fmt::format("; {} skipped (no target within max_seq_length)", cut);
+  }
+  if (summary.untargeted > 0) text += fmt::format("; {} skipped (no target at all)", summary.untargeted);
   if (sequences.count() < summary.rows) {
     text += fmt::format("; packed into {} sequences, {:.1f} tokens each", sequences.count(),
                         static_cast<double>(summary.tokens) / static_cast<double>(sequences.count()));
@@ -59,6 +63,24 @@ std::string describe(const Trained& trained, const Decoder& decoder) {
   }
   return fmt::format("full fine-tuning of the last {} of {} layers: {} parameters trained, {:.3f} % of {},", layers,
                      decoder.shape().layers, count, percent(count, all), all);
+}
+
+std::vector<std::string> describe_ranks(const TrainOptions& options, int ranks) {
+  std::vector<std::string> lines;
+  if (options.shard_optimizer) {
+    lines.push_back(
+        ranks == 1 ? "shard_optimizer does nothing on one rank"
+                   : fmt::format("each rank has one of {} parts of the optimizer's state (shard_optimizer)", ranks));
+  }
+  if (options.wire_dtype != Dtype::f32) {
+    lines.push_back(
+        ranks == 1 ? fmt::format("wire_dtype {} does nothing on one rank", name_of(options.wire_dtype))
+                   : fmt::format("gradients travel between ranks as {} (wire_dtype)", name_of(options.wire_dtype)));
+  }
+  if (options.dtype == Dtype::bf16 && computes_on_cpu()) {
+    lines.push_back("warning: on the processor, bfloat16 is several times slower than float32");
+  }
+  return lines;
 }
 
 std::vector<std::string> describe_step(const StepContext& context, const StepSize& largest) {

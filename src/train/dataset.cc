@@ -12,7 +12,7 @@ namespace trunkline {
 namespace {
 
 // A part of the key: raised when the same sources come to make other rows.
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 // Rows go to the tokenizer in batches of about this many, or bytes.
 constexpr size_t kBatchRows = 512;
@@ -34,6 +34,7 @@ Digest key_of(std::string_view data, const Text& text, const DataOptions& option
 
 // Adds a tokenized row, cut to size, or counts it as skipped.
 void add_row(TokenizedRow row, int64_t max_length, RowArrays& result) {
+  const bool untargeted = std::count(row.targets.begin(), row.targets.end(), 1) == 0;
   const bool truncated = static_cast<int64_t>(row.ids.size()) > max_length;
   if (truncated) {
     row.ids.resize(static_cast<size_t>(max_length));
@@ -42,6 +43,7 @@ void add_row(TokenizedRow row, int64_t max_length, RowArrays& result) {
   const int64_t targets = std::count(row.targets.begin(), row.targets.end(), 1);
   if (targets == 0) {
     ++result.counts.skipped;
+    result.counts.untargeted += untargeted ? 1 : 0;
     return;
   }
   result.ids.insert(result.ids.end(), row.ids.begin(), row.ids.end());
@@ -83,10 +85,17 @@ RowArrays tokenize(const std::string& file, const DataRows& data, const RowField
     if (options.progress) options.progress(static_cast<int64_t>(begin), static_cast<int64_t>(data.rows.size()));
   }
   faults.throw_if_any();
+  if (result.counts.rows == 0 && result.counts.untargeted == result.counts.skipped) {
+    fail(ErrorKind::input, "{}: none of its {} rows has {}: nothing can be learnt", file, data.rows.size(),
+         options.targets == TargetTurns::all_tokens ? "a second token"
+                                                    : "a turn of the assistant, which alone counts with mask_prompt");
+  }
   if (result.counts.rows == 0) {
+    const int64_t without = result.counts.untargeted;
     fail(ErrorKind::input,
-         "{}: none of its {} rows has a target within the first {} tokens (max_seq_length): nothing can be learnt",
-         file, data.rows.size(), options.max_seq_length);
+         "{}: none of its {} rows has a target within the first {} tokens (max_seq_length){}: nothing can be learnt",
+         file, data.rows.size(), options.max_seq_length,
+         without > 0 ? fmt::format(", and {} have none at all", without) : "");
   }
   const auto rows_of = [&](RowKind kind) {
     return std::count_if(data.rows.begin(), data.rows.end(), [&](const DataRow& row) { return row.kind == kind; });
@@ -106,6 +115,7 @@ DataSummary summary_of(const std::string& file, const RowCounts& counts) {
           .targets = counts.targets,
           .truncated = counts.truncated,
           .skipped = counts.skipped,
+          .untargeted = counts.untargeted,
           .blank = counts.blank,
           .text = counts.text,
           .completion = counts.completion,

@@ -30,7 +30,8 @@ struct DataSummary {
   int64_t tokens = 0;  // in the rows kept
   int64_t targets = 0;
   int64_t truncated = 0;                       // rows kept that were longer than max_seq_length, cut at the end
-  int64_t skipped = 0;                         // rows without a target within max_seq_length
+  int64_t skipped = 0;                         // rows without a target within max_seq_length,
+  int64_t untargeted = 0;                      // of them those without any
   int64_t blank = 0;                           // blank lines
   int64_t text = 0, completion = 0, chat = 0;  // rows a kind, those skipped included
 };

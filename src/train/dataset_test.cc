@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "base/file.h"
 #include "model/text_fixture_test.h"
+#include "train/announcement.h"
 
 namespace trunkline {
 namespace {
@@ -130,6 +131,20 @@ TEST_F(DatasetTest, CutsLongRowsAndSkipsThoseWithoutATarget) {
   EXPECT_THAT(error_of(prompt_of(70), options), HasSubstr("none of its 1 rows has a target within the first 5 tokens"));
   options.max_seq_length = 1;
   EXPECT_THAT(error_of(prompt_of(70), options), HasSubstr("max_seq_length: is 1"));
+}
+
+TEST_F(DatasetTest, RowsWithoutAnyTargetAreCalledSo) {
+  const std::string silent = R"({"messages": [{"role": "user", "content": "Hello"}]})";
+  const DataOptions options{.max_seq_length = 256, .targets = TargetTurns::all_assistant};
+  EXPECT_THAT(error_of(silent, options),
+              HasSubstr("none of its 1 rows has a turn of the assistant, which alone counts with mask_prompt"));
+  std::filesystem::remove_all(cache());
+  for (int time = 0; time < 2; ++time) {  // made, and from the cache
+    const Dataset set = open(silent + "\n" + kChat, options);
+    EXPECT_EQ(set.summary().skipped, 1);
+    EXPECT_EQ(set.summary().untargeted, 1);
+    EXPECT_THAT(describe(Sequences(open(silent + "\n" + kChat, options))), HasSubstr("1 skipped (no target at all)"));
+  }
 }
 
 TEST_F(DatasetTest, TellsEveryFaultBeforeAnythingIsMade) {

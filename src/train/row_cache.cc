@@ -12,7 +12,7 @@ namespace trunkline {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'R', 'U', 'N', 'K', 'R', 'O', 'W'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 // The file: this, then offsets, target counts, ids, targets.
 struct Header {
@@ -24,7 +24,7 @@ struct Header {
   Digest key{};
   RowCounts counts;
 };
-static_assert(sizeof(Header) == 24 + 32 + 9 * 8, "no padding: the checksum covers every byte");
+static_assert(sizeof(Header) == 24 + 32 + 10 * 8, "no padding: the checksum covers every byte");
 
 uint32_t crc_of(Header header) {
   header.header_crc = 0;

@@ -17,7 +17,8 @@ namespace trunkline {
 
 // Counts of DataSummary, as the cache keeps them.
 struct RowCounts {
-  int64_t rows = 0, tokens = 0, targets = 0, truncated = 0, skipped = 0, blank = 0, text = 0, completion = 0, chat = 0;
+  int64_t rows = 0, tokens = 0, targets = 0, truncated = 0, skipped = 0, blank = 0, text = 0, completion = 0, chat = 0,
+          untargeted = 0;
 };
 
 // Rows end to end: row i is tokens offsets[i] .. offsets[i + 1].

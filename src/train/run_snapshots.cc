@@ -78,6 +78,10 @@ std::string RunSnapshots::last_good() const {
   return fmt::format("the last good checkpoint is {}", path_of(saved_).string());
 }
 
+std::string RunSnapshots::how_to_go_on() const {
+  return last_good() + (saved_ == 0 ? "" : ": give the same command with --resume to go on from it");
+}
+
 void RunSnapshots::load_best(Parameters& weights) const {
   together(group_, [&] {
     weights.clear();

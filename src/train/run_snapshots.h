@@ -42,6 +42,8 @@ class RunSnapshots {
   std::filesystem::path path_of(int64_t step) const;
   // For the message of a run that cannot go on.
   std::string last_good() const;
+  // The same, where the next try may end otherwise.
+  std::string how_to_go_on() const;
 
   // Whether there is one of the best validation so far; and its weights, in place of `weights` (what is trained, f32),
   // on all ranks.

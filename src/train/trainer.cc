@@ -54,7 +54,7 @@ class Trainer {
     begin(options_.resume ? go_on() : std::nullopt);
     announce();
     const InterruptWatch interrupts;
-    const bool interrupted = loop(interrupts);
+    const bool interrupted = loop_or_say_how_to_go_on(interrupts);
     progress_->breakdown();
     if (!interrupted) finish();
     write_trace();
@@ -170,9 +170,9 @@ class Trainer {
     }
     if (resumed->ranks != group_.size()) {
       notes_.push_back(fmt::format(
-          "the checkpoint was made on {} ranks and this run has {}: every step takes the same rows, but sums are "
+          "the checkpoint was made on {} rank{} and this run has {}: every step takes the same rows, but sums are "
           "rounded in another order, so the weights will differ in their last bits",
-          resumed->ranks, group_.size()));
+          resumed->ranks, resumed->ranks == 1 ? "" : "s", group_.size()));
     }
     return resumed;
   }
@@ -223,11 +223,22 @@ class Trainer {
     progress_->say(fmt::format("{} in {} on {} rank{}, {} steps ({} an epoch)", describe_fine_tuning(),
                                describe_dtype(), group_.size(), group_.size() == 1 ? "" : "s", total_,
                                order_->steps_per_epoch()));
+    for (const std::string& line : describe_ranks(options_, group_.size())) progress_->say(line);
     if (group_.size() > 1 && Settings::get().fabric_fd) {
       progress_->say("the ranks talk over emulated cables: speeds and times are those of an emulation");
     }
     for (const std::string& line : describe_step(step_context(), largest_)) progress_->say(line);
     for (const std::string& note : notes_) progress_->say(note);
+  }
+
+  // What ended it from outside is not there the next time.
+  bool loop_or_say_how_to_go_on(const InterruptWatch& interrupts) {
+    try {
+      return loop(interrupts);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::peer && error.kind() != ErrorKind::timeout) throw;
+      fail(error.kind(), "{}; {}", error.what(), snapshots_->how_to_go_on());
+    }
   }
 
   // Returns whether an interrupt ended it.
