@@ -102,7 +102,7 @@ TEST_F(BenchProgram, AFailureOfOneRankEndsAll) {
     const Result result = run(all);
     EXPECT_EQ(result.code, 1);
     for (const char* rank : {"[0]", "[1]", "[2]"}) {
-      EXPECT_THAT(result.error, testing::ContainsRegex("\\" + std::string(rank) + ".*/nonexistent/file.json"));
+      EXPECT_THAT(result.error, testing::ContainsRegex(fmt::format("\\{}.*/nonexistent/file.json", rank)));
     }
   }
 }
