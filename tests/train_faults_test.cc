@@ -255,7 +255,7 @@ TEST_F(TrainFaultsTest, ATraceThatCannotBeWrittenIsRefusedFirst) {
   write_file(folder_ / "t.1.json", "[1]");
   refused(folder_ / "t.json", "t.1.json is there already", 2);
   EXPECT_FALSE(fs::exists(folder_ / "t.json"));
-  EXPECT_EQ(run(train({"--iters", "2", "--trace", ""})).code, 1);
+  EXPECT_EQ(run(train({"--iters", "2", "--trace", ""})).code, 2);
 }
 
 TEST_F(TrainFaultsTest, ATraceIsWrittenLastAndIsNotWorthFailingFor) {

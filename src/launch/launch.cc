@@ -34,6 +34,8 @@ constexpr int kNotFound = 127;                      // as shells have it
 constexpr size_t kBacklog_bytes = size_t{1} << 20;  // of lines that wait to be written; ranks wait beyond that
 constexpr auto kLongestWait = std::chrono::seconds(1);
 constexpr auto kStep = std::chrono::milliseconds(10);  // between looks at what tells nobody of its end
+// Ends so close are one moment: a rank's connections end before it does, and whom they tell may be gone first.
+constexpr auto kSameMoment = std::chrono::milliseconds(200);
 
 // One rank: its process, and what it says.
 struct Rank {
@@ -250,7 +252,10 @@ class Job {
       return;
     }
     const bool first = !first_failure_;
-    if (first) first_failure_ = status.code;
+    if (first || (first_failure_->signal == 0 && status.signal != 0 && !same_moment_->expired())) {
+      first_failure_ = status;
+    }
+    if (first) same_moment_ = Deadline::after(kSameMoment);
     if (first && !all_ended()) {
       enter(Phase::failing, options_.patience.after_failure);
       say("rank {} {}; the others have {} to end by themselves", rank, status.text(),
@@ -355,7 +360,7 @@ class Job {
   }
 
   int exit_code() const {
-    if (first_failure_) return *first_failure_;
+    if (first_failure_) return first_failure_->code;
     if (ended_by_) return 128 + *ended_by_;
     if (interrupt_taken_) return 128 + SIGINT;
     return 0;
@@ -381,11 +386,12 @@ class Job {
 
   Phase phase_ = Phase::running;
   std::optional<Deadline> next_;
-  std::optional<int> first_failure_;  // the code of the first rank that failed
-  std::optional<int> ended_by_;       // the signal that ended the job
-  bool interrupted_ = false;          // the first Ctrl-C has come
-  bool interrupt_taken_ = false;      // and a rank was ended by it
-  bool given_up_ = false;             // on processes that even SIGKILL does not end
+  std::optional<ExitStatus> first_failure_;  // of the first rank that failed
+  std::optional<Deadline> same_moment_;      // until then a crash is its cause
+  std::optional<int> ended_by_;              // the signal that ended the job
+  bool interrupted_ = false;                 // the first Ctrl-C has come
+  bool interrupt_taken_ = false;             // and a rank was ended by it
+  bool given_up_ = false;                    // on processes that even SIGKILL does not end
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -185,6 +186,16 @@ TEST_F(Launch, KillsSurvivorsThatIgnoreBeingTold) {
 
 TEST_F(Launch, ReturnsTheFirstFailure) {
   EXPECT_EQ(launch_script(3, "case $R in 2) exit 42;; 1) sleep 0.1; exit 43;; 0) exit 0;; esac"), 42);
+}
+
+TEST_F(Launch, TakesACrashForTheCauseOfAnExitJustBefore) {
+  const std::string pipe = (directory_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  // Rank 1 is killed once rank 0 has exited, which closes the pipe.
+  const std::string script = fmt::format("[ $R = 0 ] && exec 3> {0} && exit 5; read nothing < {0}; sleep ", pipe);
+  options_.patience.after_failure = 5s;
+  EXPECT_EQ(launch_script(2, script + "0.02; kill -KILL $$"), 128 + SIGKILL);
+  EXPECT_EQ(launch_script(2, script + "0.5; kill -KILL $$"), 5);
 }
 
 TEST_F(Launch, GoesOnWhenARankEndsWell) {

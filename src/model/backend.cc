@@ -53,12 +53,12 @@ constexpr const char* kMostReadByAGroup = "50";
 
 bool computes_on_cpu() { return mlx::core::default_device() == mlx::core::Device::cpu; }
 
-int64_t blocks_to_queue() { return mlx::core::default_device() == mlx::core::Device::cpu ? 1 : 16; }
+int64_t blocks_to_queue() { return computes_on_cpu() ? 1 : 16; }
 
-int64_t blocks_at_once() { return mlx::core::default_device() == mlx::core::Device::cpu ? 2 : 1; }
+int64_t blocks_at_once() { return computes_on_cpu() ? 2 : 1; }
 
 void bound_memory(int64_t limit) {
-  if (mlx::core::default_device() == mlx::core::Device::cpu) {
+  if (computes_on_cpu()) {
     mlx::core::set_cache_limit(0);
     keep_freed_memory();
     return;
