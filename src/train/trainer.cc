@@ -231,13 +231,15 @@ class Trainer {
     for (const std::string& note : notes_) progress_->say(note);
   }
 
-  // What ended it from outside is not there the next time.
+  // What ended it from outside is not there the next time. Another rank's words may say it already.
   bool loop_or_say_how_to_go_on(const InterruptWatch& interrupts) {
     try {
       return loop(interrupts);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::peer && error.kind() != ErrorKind::timeout) throw;
-      fail(error.kind(), "{}; {}", error.what(), snapshots_->how_to_go_on());
+      const bool from_outside = error.kind() == ErrorKind::peer || error.kind() == ErrorKind::timeout;
+      const std::string message = error.what();
+      if (!from_outside || message.find(snapshots_->last_good()) != std::string::npos) throw;
+      fail(error.kind(), "{}; {}", message, snapshots_->how_to_go_on());
     }
   }
 
