@@ -34,8 +34,6 @@ constexpr int kNotFound = 127;                      // as shells have it
 constexpr size_t kBacklog_bytes = size_t{1} << 20;  // of lines that wait to be written; ranks wait beyond that
 constexpr auto kLongestWait = std::chrono::seconds(1);
 constexpr auto kStep = std::chrono::milliseconds(10);  // between looks at what tells nobody of its end
-// Ends so close are one moment: a rank's connections end before it does, and whom they tell may be gone first.
-constexpr auto kSameMoment = std::chrono::milliseconds(200);
 
 // One rank: its process, and what it says.
 struct Rank {
@@ -255,7 +253,7 @@ class Job {
     if (first || (first_failure_->signal == 0 && status.signal != 0 && !same_moment_->expired())) {
       first_failure_ = status;
     }
-    if (first) same_moment_ = Deadline::after(kSameMoment);
+    if (first) same_moment_ = Deadline::after(options_.patience.same_moment);
     if (first && !all_ended()) {
       enter(Phase::failing, options_.patience.after_failure);
       say("rank {} {}; the others have {} to end by themselves", rank, status.text(),

@@ -14,6 +14,9 @@ namespace trunkline {
 
 // How long each step of an ending may take.
 struct Patience {
+  // A crash so soon after an exit is its cause: a rank's connections end before it does, and whom they tell may be gone
+  // first.
+  std::chrono::milliseconds same_moment{1'000};
   std::chrono::milliseconds after_failure{6'000};    // for the other ranks to say what they saw and end
   std::chrono::milliseconds after_terminate{3'000};  // from SIGTERM to SIGKILL
   std::chrono::milliseconds after_end{1'000};        // for what ended ranks have left: output, processes
