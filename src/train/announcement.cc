@@ -78,7 +78,7 @@ std::vector<std::string> describe_ranks(const TrainOptions& options, int ranks) 
                    : fmt::format("gradients travel between ranks as {} (wire_dtype)", name_of(options.wire_dtype)));
   }
   if (options.dtype == Dtype::bf16 && computes_on_cpu()) {
-    lines.push_back("warning: on the processor, bfloat16 is several times slower than float32");
+    lines.push_back("warning: on the processor, bfloat16 is many times slower than float32");
   }
   return lines;
 }
