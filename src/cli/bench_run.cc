@@ -64,9 +64,9 @@ BenchResult BenchRun::measure(size_t bytes) {
   BenchData{options_.dtype, seed_}.fill(group_.rank(), 0, message.bytes / size_of(options_.dtype), in_.get());
 
   for (int i = 0; i < options_.warmup; ++i) call(message);
+  group_.barrier();  // what is counted is of the calls alone, not of waiting for a rank that comes late
   const std::vector<CableTraffic> before = group_.cables();
-  group_.barrier();
-  if (options_.profile) group_.profile();  // of the calls alone: not of waiting for a rank that comes late
+  if (options_.profile) group_.profile();
   const double cpu_before = cpu_us();
   const std::vector<double> own = time_calls(message);
   const double cpu = cpu_us() - cpu_before;

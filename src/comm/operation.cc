@@ -45,8 +45,9 @@ std::string disagreement(const std::string& one, const Operation& ones, const st
                          const Operation& others) {
   std::string text =
       fmt::format("ranks disagree on an operation: {} called {}, {} called {}", one, ones.text(), other, others.text());
-  const bool collective = !ones.pairwise() && !others.pairwise();
-  if (collective && ones.number == others.number && ones.algorithm != others.algorithm) {
+  Operation alike = ones;
+  alike.algorithm = others.algorithm;
+  if (ones != others && alike == others && !ones.pairwise()) {
     text += "; give --algorithm (TRUNKLINE_ALGORITHM) alike to every rank";
   }
   return text;

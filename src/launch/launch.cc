@@ -28,6 +28,12 @@
 namespace trunkline {
 namespace {
 
+// A signal that nobody else's end brings about: not what a broken connection does to a program (SIGPIPE, SIGABRT).
+bool is_crash(const ExitStatus& status) {
+  const int kinds[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+  return std::ranges::count(kinds, status.signal) > 0;
+}
+
 using Stream = ProcessOptions::Stream;
 
 constexpr int kNotFound = 127;                      // as shells have it
@@ -234,8 +240,7 @@ class Job {
       ranks_[i].status = status;
     }
     // Of those that ended since the last look, a crash is more likely the cause than an exit.
-    std::stable_sort(ended.begin(), ended.end(),
-                     [](const Ended& a, const Ended& b) { return a.status.signal != 0 && b.status.signal == 0; });
+    std::ranges::stable_partition(ended, is_crash, &Ended::status);
     for (const Ended& it : ended) {
       read_rest(it.rank);
       handle_exit(it.rank, it.status);
@@ -250,16 +255,16 @@ class Job {
       return;
     }
     const bool first = !first_failure_;
-    if (first || (first_failure_->signal == 0 && status.signal != 0 && !same_moment_->expired())) {
-      first_failure_ = status;
-    }
+    const bool cause =
+        !first && first_failure_->signal == 0 && is_crash(status) && !interrupted_ && !same_moment_->expired();
+    if (first || cause) first_failure_ = status;
     if (first) same_moment_ = Deadline::after(options_.patience.same_moment);
     if (first && !all_ended()) {
       enter(Phase::failing, options_.patience.after_failure);
       say("rank {} {}; the others have {} to end by themselves", rank, status.text(),
           seconds(options_.patience.after_failure));
     } else {
-      say("rank {} {}", rank, status.text());
+      say("rank {} {}{}", rank, status.text(), cause ? ", which counts as the first failure" : "");
     }
   }
 

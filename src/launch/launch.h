@@ -32,8 +32,9 @@ struct LaunchOptions {
   int error = 2;   // the same for standard error, and the launcher's own messages
 };
 
-// The exit code that the whole job has: 0 when every rank's was, that of the first to fail (128 + signal), 127 for a
-// program that is not there, 128 + signal when one ended the job. Throws Error for what keeps ranks from being started.
+// The exit code that the whole job has: 0 when every rank's was, that of the first to fail (128 + signal; see
+// Patience), 127 for a program that is not there, 128 + signal when one ended the job. Throws Error for what keeps
+// ranks from being started.
 int launch(const LaunchOptions& options);
 
 }  // namespace trunkline

@@ -158,7 +158,9 @@ class Chooser {
   // Multiplications a token that a step makes twice.
   int64_t made_again(const StepBlocks& blocks) const {
     const int64_t second_pass = size_.part->head && blocks.vocab_rows < s_.vocab ? head_parameters(s_) : 0;
-    return second_pass + (layers_ - blocks.keep_all - blocks.keep_products) * layer_parameters(s_, s_.parameters());
+    const int64_t scores = s_.heads * s_.head_dim * size_.tokens / 2;  // of a query
+    return second_pass + (layers_ - blocks.keep_all) * scores +
+           (layers_ - blocks.keep_all - blocks.keep_products) * layer_parameters(s_, s_.parameters());
   }
 
   // With so many rows of the head at once.
@@ -168,15 +170,15 @@ class Chooser {
       kept.keep_all = layers;
       kept.keep_products = layers_ - layers;
     };
+    const bool rest = size_.blocks_at_once > 1;  // on a GPU what keeping the rest brings has not been measured
     if (recompute_ == Recompute::none) {
-      keep_all(blocks, layers_);
+      keep_all(blocks, rest ? layers_ : 0);
     } else if (recompute_ == Recompute::automatic) {
       // Keeping a layer's products saves most for what it takes, keeping more the least.
       most(blocks, layers_, [](StepBlocks& kept, int64_t layers) { kept.keep_products = layers; });
       most(blocks, layers_ - blocks.keep_products,
            [](StepBlocks& kept, int64_t layers) { kept.keep_attention = layers; });
-      // A GPU makes the rest again in little time beside its products.
-      if (size_.blocks_at_once > 1 && blocks.keep_products == layers_) most(blocks, layers_, keep_all);
+      if (rest && blocks.keep_products == layers_) most(blocks, layers_, keep_all);
     }
     // On a GPU, long blocks of logits: each reads the head, and adds to its gradient where that is whole.
     while (size_.blocks_at_once == 1 && asked_.logits == 0 && blocks.logits < size_.targets) {
@@ -198,8 +200,9 @@ class Chooser {
     // Queries see only what is before them: in blocks, most of the other half of the scores is never made. A GPU is
     // kept busy by fewer, larger ones.
     const int64_t parts = size_.blocks_at_once == 1 ? 2 : 4;
-    const int64_t queries = std::min(size_.tokens, std::max(kLeastQueries, (size_.tokens + parts - 1) / parts));
-    choose(blocks.queries, block_of(budget_, 4 * rows * s_.heads * size_.tokens, queries));
+    const int64_t queries = std::max(kLeastQueries, (size_.tokens + parts - 1) / parts + 15) / 16 * 16;
+    const int64_t scores = 4 * rows * s_.heads * size_.tokens;  // of a query
+    choose(blocks.queries, block_of(std::min(budget_, queries * scores), scores, size_.tokens));
     choose(blocks.tokens, block_of(budget, size_.width * rows * (2 * s_.intermediate + head_width(s_)), size_.tokens));
     choose(blocks.logits, block_of(budget_, 4 * s_.vocab, std::max<int64_t>(1, size_.targets)));
     choose(blocks.vocab_rows, vocab_rows);

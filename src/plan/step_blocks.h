@@ -18,8 +18,8 @@ struct StepBlocks {
   int64_t logits = 0;      // targets whose logits exist at once
   int64_t vocab_rows = 0;  // rows of the head whose gradient exists at once
   // Layers, counted from the last, that keep all of their forward pass that the backward pass would make again at some
-  // cost; before them those that keep every product but attention's weights; and those that keep what attention gave.
-  // The others keep their input alone.
+  // cost; before them those that keep their products, but neither attention's weights nor what the MLP's last product
+  // is made of; and those that keep what attention gave. The others keep their input alone.
   int64_t keep_all = 0, keep_products = 0, keep_attention = 0;
 
   bool operator==(const StepBlocks&) const = default;

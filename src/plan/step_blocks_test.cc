@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "plan/least_limit.h"
@@ -112,6 +113,32 @@ TEST(StepBlocks, BlocksAreOfAboutOneSize) {
   const StepBlocks blocks = choose_blocks(shape, size, 16 * kGiB);
   EXPECT_EQ(blocks.logits, 352) << "682 fit";
   EXPECT_EQ(blocks.tokens, 304) << "546 fit";
+  shape.heads = 14;
+  const StepSize longer{.rows = 1, .tokens = 4096, .targets = 4095};
+  EXPECT_EQ(choose_blocks(shape, longer, 24 * kGiB).queries, 832) << "877 fit, a quarter of the row is wanted";
+}
+
+// A second pass over the head's logits costs about what nine of these layers do.
+TEST(StepBlocks, TheHeadIsWholeOnlyWhereLayersDoNotPayForIt) {
+  ModelShape shape = qwen3_8b();
+  shape.hidden = 896;
+  shape.intermediate = 4864;
+  shape.layers = 24;
+  shape.heads = 14;
+  shape.kv_heads = 2;
+  shape.head_dim = 64;
+  shape.tied = true;
+  const StepSize size{.rows = 4, .tokens = 256, .targets = 1020};
+  int64_t kept = 0;
+  for (int64_t tenths = 60; tenths <= 120; ++tenths) {
+    const StepBlocks blocks = choose_blocks(shape, size, tenths * kGiB / 10);
+    const int64_t now = blocks.keep_all + blocks.keep_products;
+    // Fewer kept than with less memory: then what is spared at the head is more.
+    const int64_t layer = (shape.parameters() - shape.vocab * shape.hidden) / shape.layers;
+    EXPECT_LT(std::max<int64_t>(0, (kept - now) * layer), shape.vocab * shape.hidden) << tenths;
+    kept = now;
+  }
+  EXPECT_EQ(kept, shape.layers);
 }
 
 TEST(StepBlocks, WhatIsAskedForIsTaken) {

@@ -79,7 +79,8 @@ std::string RunSnapshots::last_good() const {
 }
 
 std::string RunSnapshots::how_to_go_on() const {
-  return last_good() + (saved_ == 0 ? "" : ": give the same command with --resume to go on from it");
+  return last_good() +
+         (saved_ == 0 ? "" : ": with the cause put right, the same command with --resume goes on from it");
 }
 
 void RunSnapshots::load_best(Parameters& weights) const {
