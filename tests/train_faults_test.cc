@@ -183,8 +183,9 @@ TEST_F(TrainFaultsTest, ARankThatIsKilledEndsTheOthers) {
   EXPECT_EQ(ended.code, 137) << ended.output << ended.error;
   EXPECT_THAT(ended.output + ended.error, HasSubstr("rank 1"));
   EXPECT_THAT(ended.error,
-              ContainsRegex("the last good checkpoint is .*/checkpoints/[0-9]+: give the same command with "
-                            "--resume"));
+              ContainsRegex(
+                  "the last good checkpoint is .*/checkpoints/[0-9]+: with the cause put right, the same command with "
+                  "--resume"));
 }
 
 TEST_F(TrainFaultsTest, FlagsThatRanksMustHaveAlikeAreNamed) {
