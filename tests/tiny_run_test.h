@@ -127,6 +127,16 @@ class TinyRun : public ::testing::Test {
     Process process = Process::start(options);
     return finish(process);
   }
+  // Of a run refused for too little memory: the limit in GiB that it names.
+  static std::string least_limit(const Ended& refused) {
+    const std::string said = refused.error + refused.output, before = "give --memory-limit ";
+    const size_t at = said.find(before);
+    if (at == std::string::npos) {
+      ADD_FAILURE() << "no limit is named in: " << said;
+      return "1";
+    }
+    return said.substr(at + before.size(), 6);
+  }
   // Reads the program's output up to a line with `text` in it.
   static std::string read_until(const Process& process, const std::string& text) {
     std::string seen;

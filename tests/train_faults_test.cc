@@ -283,9 +283,7 @@ TEST_F(TrainFaultsTest, TooLittleMemoryIsRefusedNamingWhatWorks) {
   const std::string said = ended.error + ended.output;
   EXPECT_THAT(said, AllOf(HasSubstr("memory_limit: a step takes at least"), HasSubstr("MiB"), HasSubstr("[1] trunk")));
   EXPECT_FALSE(fs::exists(output() / "metrics.jsonl"));
-  const std::string before = "give --memory-limit ";
-  const std::string least = said.substr(said.find(before) + before.size(), 6);
-  const Ended enough = run(train({"--iters", "2", "--memory-limit", least}, "enough", 2));
+  const Ended enough = run(train({"--iters", "2", "--memory-limit", least_limit(ended)}, "enough", 2));
   EXPECT_EQ(enough.code, 0) << enough.error;
   EXPECT_THAT(enough.output, HasSubstr("MiB, of at most"));
 }

@@ -53,6 +53,33 @@ TEST_F(TrainTest, AResumedRunIsTheRunThatWasNeverStopped) {
   expect_killed_and_resumed_alike(settings, 50, {"model.safetensors"});
 }
 
+// Sizes of blocks follow from the memory limit, and enter the last bits.
+TEST_F(TrainTest, ARunGoesOnInBlocksOfTheSameSizes) {
+  std::string rows, row;  // as long as one another: every micro-batch is the largest that there may be
+  for (int i = 0; i < 100; ++i) row += fmt::format("{} ", i);
+  for (int i = 0; i < 8; ++i) rows += nlohmann::json{{"text", row + std::to_string(10 + i)}}.dump() + "\n";
+  write_file(data() / "train.jsonl", rows);
+  const auto sgd = with(kSgd, {"--batch-size", "8"});
+  const auto least =
+      with(sgd, {"--memory-limit", least_limit(run(train(with(sgd, {"--memory-limit", "0.0001"}), "refused", 2)))});
+  const auto of_six = [&](const std::vector<std::string>& how) { return with(how, {"--iters", "6"}); };
+  ASSERT_EQ(run(train(of_six(sgd), "much", 2)).code, 0);
+  ASSERT_EQ(run(train(of_six(least), "little", 2)).code, 0);
+  EXPECT_NE(weights("much"), weights("little"));
+
+  ASSERT_EQ(run(train(with(least, {"--iters", "3"}), "grown", 2)).code, 0);
+  const Ended grown = run(train(with(of_six(sgd), {"--resume"}), "grown", 2));
+  ASSERT_EQ(grown.code, 0) << grown.error;
+  EXPECT_THAT(grown.output, Not(HasSubstr("the memory limit of rank")));
+  EXPECT_EQ(weights("grown"), weights("little"));
+
+  ASSERT_EQ(run(train(with(sgd, {"--iters", "3"}), "shrunk", 2)).code, 0);
+  const Ended shrunk = run(train(with(of_six(least), {"--resume"}), "shrunk", 2));
+  ASSERT_EQ(shrunk.code, 0) << shrunk.error;
+  EXPECT_THAT(shrunk.output, HasSubstr("the memory limit of rank 1 is"));
+  EXPECT_LT(largest_difference("shrunk", "much"), 2e-6);
+}
+
 TEST_F(TrainTest, ARunGoesOnWithAnotherNumberOfRanks) {
   const auto sgd = with(kSgd, {"--batch-size", "4", "--save-every", "3"});
   ASSERT_EQ(run(train(with(sgd, {"--iters", "6"}), "whole")).code, 0);

@@ -8,6 +8,7 @@
 #include "cli/bench_run.h"
 #include "cli/command.h"
 #include "cli/group_flags.h"
+#include "cli/tell_others.h"
 #include "trunkline/group.h"
 
 namespace trunkline {
@@ -69,14 +70,9 @@ BenchOptions options_from(const Flags& flags) {
   BenchOptions options;
   options.collective = flags.collective;
   const size_t min = *size_from(flags.min), max = flags.max.empty() ? min : *size_from(flags.max);
-  if (min > max) {
-    throw CLI::ParseError(fmt::format("-b {} is more than -e {}", flags.min, flags.max),
-                          CLI::ExitCodes::ValidationError);
-  }
+  if (min > max) refuse(fmt::format("-b {} is more than -e {}", flags.min, flags.max));
   const size_t step = flags.step.empty() ? 0 : *size_from(flags.step);
-  if (!flags.step.empty() && step == 0) {
-    throw CLI::ParseError("-i 0 leads to no other size", CLI::ExitCodes::ValidationError);
-  }
+  if (!flags.step.empty() && step == 0) refuse("-i 0 leads to no other size");
   options.sizes = step > 0 ? sizes_by_step(min, max, step) : sizes_between(min, max, flags.factor);
   options.iterations = flags.iterations;
   options.warmup = flags.warmup;

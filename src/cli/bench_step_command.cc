@@ -13,6 +13,7 @@
 #include "cli/bench_step.h"
 #include "cli/command.h"
 #include "cli/group_flags.h"
+#include "cli/tell_others.h"
 
 namespace trunkline {
 namespace {
@@ -93,7 +94,6 @@ void add_flags(CLI::App& app, Flags& flags) {
 }
 
 EmulatedWork emulated_from(const Flags& flags) {
-  const auto refuse = [](const std::string& why) { throw CLI::ParseError(why, CLI::ExitCodes::ValidationError); };
   if (flags.layers == 0 || flags.gradient_bytes.empty()) {
     refuse("--layers and --gradient-bytes are needed, or --model for real computation");
   }
@@ -236,9 +236,8 @@ int measure(const Flags& flags, const std::optional<EmulatedWork>& emulated, con
 
 int run(const Flags& flags) {
   if (flags.sync == "none" && (flags.check || flags.model.shard_optimizer)) {
-    throw CLI::ParseError(flags.check ? "--check with --sync none: there is nothing to check"
-                                      : "--shard-optimizer with --sync none: nothing is shared",
-                          CLI::ExitCodes::ValidationError);
+    refuse(flags.check ? "--check with --sync none: there is nothing to check"
+                       : "--shard-optimizer with --sync none: nothing is shared");
   }
   std::optional<EmulatedWork> emulated;
   if (flags.config.empty()) emulated = emulated_from(flags);

@@ -62,7 +62,7 @@ int run_generate(GenerateRequest request) {
   std::string prompt = request.prompt;
   if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   if (request.plain && !request.system_prompt.empty()) {
-    fail(ErrorKind::input, "--system-prompt needs the chat template, which --ignore-chat-template leaves out");
+    refuse("--system-prompt needs the chat template, which --ignore-chat-template leaves out");
   }
   require_model(request.model);
   Text text(request.model);

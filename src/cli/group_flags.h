@@ -26,17 +26,6 @@ struct GroupFlags {
   Config config() const;
 };
 
-// body(), and where it throws, the other ranks are told why this one ends.
-template <typename Body>
-int or_tell_others(Group& group, Body body) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    group.abort(error.what());
-    throw;
-  }
-}
-
 // For CLI::Option::check: "4096", "32K", "64M", "1G".
 std::string check_size(const std::string& text);
 

@@ -37,18 +37,16 @@ Command launch_command(CLI::App& app) {
           [command, options, cables, fabric, cables_option, fabric_option] {
             const std::vector<std::string> extras = command->remaining();
             if (!extras.empty() && extras[0].starts_with('-')) {
-              throw CLI::ParseError("launch: unknown option " + extras[0], CLI::ExitCodes::ExtrasError);
+              refuse("launch: unknown option " + extras[0]);
             }
             if (!extras.empty() || options->program.empty()) {
-              throw CLI::ParseError(
-                  "launch: the program to start comes after --: trunkline launch -n N -- PROGRAM ARGS...",
-                  CLI::ExitCodes::RequiredError);
+              refuse("launch: the program to start comes after --: trunkline launch -n N -- PROGRAM ARGS...");
             }
             if (cables_option->count() > 0) {
               try {
                 options->wiring = wiring_from_spec(*cables, options->ranks);
               } catch (const Error& error) {
-                throw CLI::ParseError(error.what(), CLI::ExitCodes::ValidationError);
+                refuse(error.what());
               }
             }
             if (fabric_option->count() > 0)

@@ -3,7 +3,7 @@
 
 #include "base/fail.h"
 #include "cli/command.h"
-#include "cli/group_flags.h"
+#include "cli/tell_others.h"
 #include "cli/train_options.h"
 #include "train/trainer.h"
 
@@ -27,7 +27,7 @@ TrainOptions options_of(const TrainOptionParser& parser) {
     return parser.options();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::input && error.kind() != ErrorKind::unsupported) throw;
-    throw CLI::ParseError(error.what(), CLI::ExitCodes::ValidationError);
+    refuse(error.what());
   }
 }
 

@@ -228,22 +228,15 @@ class Job {
   }
 
   void handle_exits() {
-    struct Ended {
-      int rank;
-      ExitStatus status;
-    };
-    std::vector<Ended> ended;
+    std::vector<int> ended;
     for (size_t i = 0; i < ranks_.size(); ++i) {
       if (ranks_[i].status) continue;
-      const auto status = ranks_[i].process.exit_status();
-      if (status) ended.push_back({static_cast<int>(i), *status});
-      ranks_[i].status = status;
+      ranks_[i].status = ranks_[i].process.exit_status();
+      if (ranks_[i].status) ended.push_back(static_cast<int>(i));
     }
-    // Of those that ended since the last look, a crash is more likely the cause than an exit.
-    std::ranges::stable_partition(ended, is_crash, &Ended::status);
-    for (const Ended& it : ended) {
-      read_rest(it.rank);
-      handle_exit(it.rank, it.status);
+    for (const int rank : ended) {
+      read_rest(rank);
+      handle_exit(rank, *ranks_[static_cast<size_t>(rank)].status);
     }
   }
 

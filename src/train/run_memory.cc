@@ -1,5 +1,6 @@
 #include "train/run_memory.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/fail.h"
@@ -31,6 +32,23 @@ int64_t memory_for_steps(const Group& group, double asked) {
     if (group.host_of(rank) == group.host_of(group.rank())) ++ranks_here;
   }
   return static_cast<int64_t>(kUsableShare * static_cast<double>(device_memory()) / ranks_here);
+}
+
+std::vector<int64_t> limits_for_sizes(Group& group, int64_t limit, const std::vector<int64_t>& before,
+                                      std::vector<std::string>& notes) {
+  std::vector<int64_t> limits(static_cast<size_t>(group.size()));
+  group.all_gather(&limit, limits.data(), 1, Dtype::i64);
+  if (before.size() != limits.size()) return limits;
+  for (size_t rank = 0; rank < limits.size(); ++rank) {
+    if (limits[rank] < before[rank]) {
+      notes.push_back(fmt::format(
+          "the memory limit of rank {} is {}, and was {}: sizes of blocks follow from it, so the weights may differ in "
+          "their last bits from those of a run under that",
+          rank, memory_text(limits[rank]), memory_text(before[rank])));
+    }
+    limits[rank] = std::min(limits[rank], before[rank]);
+  }
+  return limits;
 }
 
 }  // namespace trunkline

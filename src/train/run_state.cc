@@ -17,6 +17,7 @@ nlohmann::ordered_json to_json(const RunState& state) {
   nlohmann::ordered_json json = {{"step", state.step},
                                  {"trained_tokens", state.trained_tokens},
                                  {"skipped_steps", state.skipped_steps},
+                                 {"memory_limits", state.memory_limits},
                                  {"losses", state.losses},
                                  {"grad_norms", state.grad_norms}};
   if (state.best.loss) {
@@ -30,6 +31,7 @@ RunState run_state_from(const nlohmann::ordered_json& json) {
                  .trained_tokens = json.at("trained_tokens"),
                  .skipped_steps = json.value("skipped_steps", int64_t{0}),
                  .best = {},
+                 .memory_limits = json.value("memory_limits", std::vector<int64_t>{}),
                  .losses = json.value("losses", std::vector<double>{}),
                  .grad_norms = json.value("grad_norms", std::vector<double>{})};
   if (const auto best = json.find("best"); best != json.end()) {

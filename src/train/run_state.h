@@ -23,6 +23,8 @@ struct RunState {
   int64_t trained_tokens = 0;  // targets
   int64_t skipped_steps = 0;   // whose update was left out, for a spike
   BestLoss best;
+  // Of each rank, in bytes: what sizes of blocks follow from. None: an older version's.
+  std::vector<int64_t> memory_limits;
   std::vector<double> losses, grad_norms;  // of the last steps, where spikes are watched for
 };
 

@@ -35,6 +35,7 @@ Snapshot made_at(int64_t step) {
                     .trained_tokens = 10 * step,
                     .skipped_steps = 2,
                     .best = {.loss = 1.0 / 3.0, .step = 4, .worse_since = 1},
+                    .memory_limits = {int64_t{1} << 40, 7},
                     .losses = {0.1, 1e-300},
                     .grad_norms = {2.0 / 3.0}},
           .seed = 3,
@@ -61,6 +62,7 @@ class SnapshotTest : public ::testing::Test {
     EXPECT_EQ(snapshot.state.best.loss, expected.state.best.loss);
     EXPECT_EQ(snapshot.state.best.step, 4);
     EXPECT_EQ(snapshot.state.best.worse_since, 1);
+    EXPECT_EQ(snapshot.state.memory_limits, expected.state.memory_limits);
     EXPECT_EQ(snapshot.state.losses, expected.state.losses);
     EXPECT_EQ(snapshot.state.grad_norms, expected.state.grad_norms);
     for (size_t i = 0; i < kLayout.size(); ++i) {

@@ -290,7 +290,11 @@ StepSize size_of(const StepContext& context, int64_t rows, int64_t tokens, int64
 }
 
 StepBlocks blocks_for(const StepContext& context, const StepSize& size) {
-  return choose_blocks(context.decoder.shape(), size, context.memory_limit, context.blocks, context.recompute);
+  const auto choose = [&](int64_t limit, const StepBlocks& asked) {
+    return choose_blocks(context.decoder.shape(), size, limit, asked, context.recompute);
+  };
+  const StepBlocks blocks = choose(context.limit_for_sizes, context.blocks);
+  return context.limit_for_sizes == context.memory_limit ? blocks : choose(context.memory_limit, blocks);
 }
 
 StepResult run_step(StepContext& context, int64_t number, std::span<const MicroBatch> mine, double learning_rate,

@@ -56,7 +56,8 @@ struct StepContext {
   GradientExchange::Options exchange = {};
   ShardedWeights* sharded = nullptr;  // each rank updates its parts of these; null: all of all tensors
   StepSize weights = {};              // for the arithmetic of memory: as RunWeights has it
-  int64_t memory_limit = 0;           // bytes that a step may take, for the choice of blocks
+  int64_t memory_limit = 0;           // bytes that a step may take: decides what is kept
+  int64_t limit_for_sizes = 0;        // no more than that: decides sizes of blocks
   StepBlocks blocks = {};             // what is not 0 is not chosen; vocab_rows is the same on all ranks and never 0
   Recompute recompute = Recompute::automatic;
 };

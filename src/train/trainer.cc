@@ -186,6 +186,9 @@ class Trainer {
                      .dtype = options_.dtype,
                      .masters = has_masters(),
                      .shared = shares_optimizer()});
+    std::vector<std::string> on_memory;
+    state_.memory_limits = limits_for_sizes(group_, memory_limit_, state_.memory_limits, on_memory);
+    if (!nothing_left_ && !options_.whole_graph) std::ranges::move(on_memory, std::back_inserter(notes_));
     choose_fixed_blocks();
     if (shares_optimizer()) weights_->share(blocks_.vocab_rows);
     if (resumed) weights_->restore_optimizer(std::move(resumed->optimizer), resumed->state.step);
@@ -312,6 +315,7 @@ class Trainer {
             .sharded = weights_->sharded(),
             .weights = weights_->size(),
             .memory_limit = memory_limit_,
+            .limit_for_sizes = state_.memory_limits[static_cast<size_t>(group_.rank())],
             .blocks = blocks_,
             .recompute = options_.recompute};
   }
