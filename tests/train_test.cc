@@ -502,6 +502,19 @@ TEST_F(TrainTest, GenerateAnswersWithTheTrainedModel) {
   EXPECT_EQ(drawn("1"), drawn("1"));
   EXPECT_NE(drawn("1"), drawn("2"));
   EXPECT_EQ(generate({"--prompt", "x", "--max-tokens", "0"}).code, 2);
+  EXPECT_EQ(generate({"--prompt", "x", "--system-prompt", "y", "--ignore-chat-template"}).code, 2);
+}
+
+TEST_F(TrainTest, AnAnswerThatCannotBeWrittenIsToldAsLost) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::vector<std::string> answer = {"generate", "--prompt", "1", "--model", model()}, version = {"--version"};
+  for (const auto& arguments : {answer, version}) {
+    const std::vector<std::string> to_full = {"/bin/sh", "-c", "exec \"$0\" \"$@\" > /dev/full",
+                                              TRUNKLINE_BINARY_DIR "/trunkline"};
+    const Ended ended = run(program(with(to_full, arguments)));
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.error, HasSubstr("standard output: No space left on device"));
+  }
 }
 
 }  // namespace

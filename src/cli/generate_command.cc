@@ -48,8 +48,10 @@ class Stream {
  private:
   void print(const std::string& whole) {
     if (whole.size() <= printed_) return;
-    std::fwrite(whole.data() + printed_, 1, whole.size() - printed_, stdout);
-    std::fflush(stdout);
+    const size_t size = whole.size() - printed_;
+    if (std::fwrite(whole.data() + printed_, 1, size, stdout) != size || std::fflush(stdout) != 0) {
+      fail_errno("standard output");
+    }
     printed_ = whole.size();
   }
 

@@ -50,7 +50,9 @@ int main(int argc, char** argv) {
   try {
     trunkline::open_standard_streams();
     trunkline::init_logging();
-    return trunkline::run(argc, argv);
+    const int code = trunkline::run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) trunkline::fail_errno("standard output");
+    return code;
   } catch (const std::exception& error) {
     fmt::print(stderr, "trunkline: {}\n", error.what());
     return trunkline::kFailure;

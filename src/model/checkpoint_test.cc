@@ -257,6 +257,19 @@ TEST(SaveCheckpoint, ReloadsEqualInTheDtypesOfEachTensor) {
   EXPECT_EQ(read_file(folder / "out/config.json"), read_file(model / "config.json"));
 }
 
+TEST(SaveCheckpoint, NumbersTooLargeForADtypeAreToldAndNothingIsWritten) {
+  const TestFolder folder;
+  const Checkpoint source = load_checkpoint(folder.model("qwen3-tied"));
+  Parameters trained = cast(source.tensors, mx::float32);
+  trained[3] = trained[3] * mx::array(0.0f) + mx::array(7e4f);
+  const std::string said = error_of([&] { save_checkpoint(source, trained, folder / "out", mx::float16); });
+  EXPECT_THAT(said, AllOf(HasSubstr(source.layout[3].name), HasSubstr("too large for float16"),
+                          HasSubstr("--save-dtype bfloat16")));
+  EXPECT_FALSE(fs::exists(folder / "out/model.safetensors"));
+  save_checkpoint(source, trained, folder / "out", mx::bfloat16);
+  EXPECT_EQ(load_checkpoint(folder / "out").dtypes[3], mx::bfloat16);
+}
+
 TEST(SaveCheckpoint, AnotherDtypeIsWrittenToTheConfigAndNothingElseIs) {
   const TestFolder folder;
   const fs::path model = folder.model("llama-smol");

@@ -49,7 +49,8 @@ Checkpoint fuse(Checkpoint base, const Adapter& adapter, std::optional<mx::Dtype
     const mx::Dtype stored = base.dtypes[is_weight && at->quantized() ? static_cast<size_t>(at->scales) : place];
     fused.dtypes.push_back(dtype.value_or(stored));
     const bool changed = is_weight && (at->adapted() || at->quantized());
-    fused.tensors.push_back(mx::astype(changed ? merged_weight(all, *at) : all[place], fused.dtypes.back()));
+    const mx::array weight = changed ? merged_weight(all, *at) : all[place];
+    fused.tensors.push_back(converted(tensor.name, weight, fused.dtypes.back()));
     fused.tensors.back().eval();
   }
   return fused;

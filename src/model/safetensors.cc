@@ -158,6 +158,18 @@ mx::array SafetensorsFile::load(const std::string& name) const {
   return mx::array(std::move(data), shape, *dtype);
 }
 
+mx::array converted(const std::string& name, const mx::array& value, mx::Dtype dtype) {
+  if (value.dtype() == dtype) return value;
+  mx::array result = mx::astype(value, dtype);
+  if (!mx::issubdtype(dtype, mx::floating)) return result;
+  const auto infinite = mx::logical_and(mx::isinf(result), mx::logical_not(mx::isinf(value)));
+  if (const auto count = mx::sum(infinite).item<int>(); count > 0) {
+    fail(ErrorKind::numeric, "{}: {} of its {} numbers are too large for {}: give --save-dtype bfloat16 or float32",
+         name, count, value.size(), dtype == mx::float16 ? "float16" : "its dtype");
+  }
+  return result;
+}
+
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::vector<const NamedTensor*> order;
@@ -185,7 +197,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
   file.append({reinterpret_cast<const char*>(&length), sizeof length});
   file.append(text);
   for (const NamedTensor* tensor : order) {
-    mx::array value = mx::contiguous(mx::astype(tensor->value, tensor->dtype));
+    mx::array value = mx::contiguous(converted(tensor->name, tensor->value, tensor->dtype));
     value.eval();
     file.append({value.data<char>(), value.nbytes()});
   }

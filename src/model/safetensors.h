@@ -40,6 +40,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+// `value` in `dtype`. Throws Error(numeric) naming the tensor where numbers of it are too large for that.
+mx::array converted(const std::string& name, const mx::array& value, mx::Dtype dtype);
+
 // A tensor to write in `dtype`, to which it is converted when its turn comes.
 struct NamedTensor {
   std::string name;
