@@ -218,7 +218,7 @@ TEST_F(AdapterTest, WhatMakesNoSenseIsRefusedByName) {
   const Arguments lora = {"--fine-tune-type", "lora"};
   EXPECT_THAT(error(with(lora, {"--num-layers", "3"})), HasSubstr("num_layers: 3 are asked for, the model has 2"));
   EXPECT_THAT(error(with(lora, {"--lora-keys", "q_proj,wq"})),
-              HasSubstr("lora_parameters: target_modules: no module of this model is named wq"));
+              HasSubstr("lora_parameters: keys (--lora-keys): no module of this model is named wq"));
   EXPECT_THAT(error(with(lora, {"--lora-rank", "9"})),
               HasSubstr("lora_rank: 9 is too much for model.layers.0.self_attn.k_proj, [8, 16]: 8 is the most"));
   EXPECT_THAT(error(with(lora, {"--lora-keys", "self_attn"})), HasSubstr("cannot have an adapter"));

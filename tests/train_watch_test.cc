@@ -270,8 +270,12 @@ TEST_F(TrainWatchTest, TwoRunsInOneOutputAreKeptApart) {
 }
 
 TEST_F(TrainWatchTest, WatchingValidationNeedsOne) {
-  for (const char* option : {"--early-stopping-patience=2", "--keep-best", "--load-best-model-at-end"}) {
-    const Ended ended = run(train({"--iters", "2", "--val-batches", "0", option}));
+  const Ended none = run(train({"--iters", "2", "--val-batches", "0", "--keep-best"}));
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.error, HasSubstr("--val-batches: 0 is no validation, and --keep-best needs one"));
+  std::filesystem::remove(data() / "valid.jsonl");
+  for (const char* option : {"--early-stopping-patience=2", "--load-best-model-at-end"}) {
+    const Ended ended = run(train({"--iters", "2", option}));
     EXPECT_EQ(ended.code, 1);
     EXPECT_THAT(ended.error, HasSubstr("needs a validation, and there is none"));
   }

@@ -91,7 +91,6 @@ void set_fine_tuning(TrainOptions& options, const std::map<std::string, OptionSo
     only_for_adapters(*file);
     const std::filesystem::path path = file->text();
     if (path.filename() != "adapter_model.safetensors") file->refuse("an adapter_model.safetensors is expected");
-    if (!lora.start.empty()) file->refuse("adapter is given too");
     lora.start = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   }
   if (!lora.start.empty() && given("num_layers") != nullptr) without_start(*given("num_layers"));

@@ -9,20 +9,26 @@
 namespace trunkline {
 
 OptionSource OptionSource::from_flag(const std::string& flag, const std::string& text) {
-  return {"", flag, YAML::Node(text)};
+  return {"", 0, flag, YAML::Node(text)};
 }
 
-OptionSource OptionSource::from_yaml(const std::string& file, const std::string& key, const YAML::Node& node) {
-  return {file, key, node};
+OptionSource OptionSource::from_yaml(const std::string& file, const YAML::Node& document) {
+  return {file, 1, "", document};
 }
 
 void OptionSource::refuse(const std::string& why) const {
-  if (file_.empty()) fail(ErrorKind::input, "{}: {}", name_, why);
-  fail(ErrorKind::input, "{}:{}: {}: {}", file_, node_.Mark().line + 1, name_, why);
+  const std::string what = name_.empty() ? why : name_ + ": " + why;
+  if (file_.empty()) fail(ErrorKind::input, "{}", what);
+  fail(ErrorKind::input, "{}:{}: {}", file_, line_, what);
+}
+
+bool OptionSource::is_off() const {
+  return is_null() || (node_.IsScalar() && (node_.Scalar() == "false" || node_.Scalar() == "False"));
 }
 
 std::string OptionSource::text() const {
   if (!node_.IsScalar()) refuse("one value is expected");
+  if (node_.Scalar().empty()) refuse("a value is expected, and it is empty");
   return node_.Scalar();
 }
 
@@ -74,7 +80,7 @@ std::vector<double> OptionSource::numbers() const {
   if (!node_.IsSequence()) refuse("a list of numbers is expected");
   std::vector<double> values;
   for (const YAML::Node& entry : node_) {
-    values.push_back(OptionSource(file_, name_, entry).number(std::numeric_limits<double>::lowest()));
+    values.push_back(OptionSource(file_, line_, name_, entry).number(std::numeric_limits<double>::lowest()));
   }
   return values;
 }
@@ -82,9 +88,23 @@ std::vector<double> OptionSource::numbers() const {
 std::vector<std::pair<std::string, OptionSource>> OptionSource::entries() const {
   if (!node_.IsMap()) refuse("keys with values are expected");
   std::vector<std::pair<std::string, OptionSource>> found;
+  const std::string within = name_.empty() ? "" : name_ + ": ";
   for (const auto& entry : node_) {
-    const std::string key = entry.first.Scalar();
-    found.emplace_back(key, OptionSource(file_, name_ + ": " + key, entry.second));
+    const YAML::Node& key_node = entry.first;
+    const int line = key_node.Mark().line + 1;
+    if (!key_node.IsScalar() || key_node.Scalar().empty()) {
+      const char* const kind = key_node.IsNull()       ? "null"
+                               : key_node.IsSequence() ? "a list"
+                               : key_node.IsMap()      ? "a map"
+                                                       : "an empty text";
+      fail(ErrorKind::input, "{}:{}: {}a key is the name of an option, and here it is {}", file_, line, within, kind);
+    }
+    const std::string key = key_node.Scalar();
+    const OptionSource source(file_, line, within + key, entry.second);
+    if (std::ranges::count(found, key, &std::pair<std::string, OptionSource>::first) > 0) {
+      source.refuse("the key is there twice");
+    }
+    found.emplace_back(key, source);
   }
   return found;
 }

@@ -22,11 +22,11 @@ class TrainOptionParser {
   TrainOptions options() const;
 
  private:
-  struct Given {
+  struct Flag {
     CLI::Option* option;
     std::string text;
   };
-  std::map<std::string, std::unique_ptr<Given>> flags_;  // by key
+  std::map<std::string, std::unique_ptr<Flag>> flags_;  // by key
   std::string config_;
 };
 

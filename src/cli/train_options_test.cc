@@ -113,14 +113,25 @@ TEST_F(TrainOptionsTest, HowAStepIsComputed) {
                                                                                     {"--grad-checkpoint"},
                                                                                     {"--memory-limit", "2"},
                                                                                     {"--wire-dtype", "bf16"},
+                                                                                    {"--wire-dtype", "float32"},
                                                                                     {"--shard-optimizer"},
                                                                                     {"--sync", "overlap"}}) {
     std::vector<std::string> arguments = only;
     arguments.emplace_back("--whole-graph");
     EXPECT_THAT(error_of(arguments), AllOf(HasSubstr(only[0]), HasSubstr("not with --whole-graph"))) << only[0];
+    // The same in a file, and in any mix of the two.
+    std::string key = only[0].substr(2);
+    std::ranges::replace(key, '-', '_');
+    const std::string entry = key + ": " + (only.size() > 1 ? only[1] : "true") + "\n";
+    const auto refused = AllOf(HasSubstr(".yaml:1: " + key + ": "), HasSubstr("not with --whole-graph"));
+    EXPECT_THAT(yaml_error(entry + "whole_graph: true\n"), refused) << key;
+    EXPECT_THAT(error_of({"--whole-graph"}, true), refused) << key;
+    yaml("whole_graph: true\n");
+    EXPECT_THAT(error_of(only, true), AllOf(HasSubstr(only[0] + ": "), HasSubstr("not with --whole-graph"))) << key;
   }
-  EXPECT_THAT(yaml_error("whole_graph: true\nloss_block: 8\n"),
-              HasSubstr("--loss-block goes with the layer-wise step"));
+  EXPECT_EQ(yaml_error("whole_graph: true\ngrad_checkpoint: false\nshard_optimizer: false\nrecompute: null\n"), "none");
+  yaml("sync: overlap\n");
+  EXPECT_TRUE(parse({"--whole-graph", "--sync", "after"}, true).whole_graph);
   EXPECT_TRUE(parse({"--whole-graph", "--sync", "after"}).whole_graph);
   EXPECT_EQ(parse({}).dtype, Dtype::f32);
   EXPECT_EQ(parse({"--dtype", "bfloat16"}).dtype, Dtype::bf16);
@@ -187,6 +198,74 @@ TEST_F(TrainOptionsTest, SettingsNamePathsFromAnywhere) {
   }
 }
 
+TEST_F(TrainOptionsTest, TwoWaysToSayOneThingAreNotMixed) {
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--grad-checkpoint", "--recompute", "none"}, {"--recompute", "auto", "--grad-checkpoint"}}) {
+    EXPECT_THAT(error_of(flags), HasSubstr("recompute and grad_checkpoint are both given"));
+  }
+  EXPECT_THAT(yaml_error("grad_checkpoint: true\nrecompute: none\n"),
+              HasSubstr(".yaml:1: grad_checkpoint: recompute and grad_checkpoint are both given"));
+  // A flag goes over either of the file's.
+  yaml("recompute: none\niters: 5\nfine_tune_type: lora\nlora_scale: 10\n");
+  const TrainOptions options = parse({"--grad-checkpoint", "--epochs", "2", "--lora-alpha", "4"}, true);
+  EXPECT_EQ(options.recompute, Recompute::all);
+  EXPECT_EQ(options.epochs, 2);
+  EXPECT_EQ(options.lora.alpha, 4.0);
+  EXPECT_FALSE(options.lora.scale);
+  yaml("grad_checkpoint: true\n");
+  EXPECT_EQ(parse({"--recompute", "none"}, true).recompute, Recompute::none);
+  EXPECT_EQ(parse({"--grad-checkpoint=false"}, true).recompute, Recompute::automatic);
+  yaml("grad_checkpoint: false\nrecompute: none\n");
+  EXPECT_EQ(parse({}, true).recompute, Recompute::none);
+}
+
+TEST_F(TrainOptionsTest, EveryNameOfAnOptionIsAKey) {
+  yaml("clip: 0.5\n");
+  EXPECT_EQ(parse({}, true).max_grad_norm, 0.5);
+  EXPECT_EQ(parse({"--max-grad-norm", "2"}, true).max_grad_norm, 2.0);
+  EXPECT_THAT(yaml_error("max_grad_norm: 1\nclip: 1\n"), HasSubstr(".yaml:2: clip: max_grad_norm is given too"));
+}
+
+TEST_F(TrainOptionsTest, AFileIsOneDocumentOfNamesWithValues) {
+  EXPECT_THAT(yaml_error("seed: 1\n---\nseed: 2\n"), HasSubstr(".yaml:3: a second document"));
+  EXPECT_EQ(yaml_error("---\nseed: 1\n...\n"), "none");
+  EXPECT_EQ(yaml_error(""), "none");
+  EXPECT_EQ(yaml_error("\xef\xbb\xbfseed: 1\r\n"), "none");
+  EXPECT_THAT(yaml_error("seed: 1\nnull: 2\n"),
+              HasSubstr(".yaml:2: a key is the name of an option, and here it is null"));
+  EXPECT_THAT(yaml_error("? [a]\n: 2\n"), HasSubstr(".yaml:1: a key is the name of an option, and here it is a list"));
+  EXPECT_THAT(yaml_error("fine_tune_type: lora\nlora_parameters:\n  rank: 4\n  {a: b}: 2\n"),
+              HasSubstr(".yaml:4: lora_parameters: a key is the name of an option, and here it is a map"));
+  EXPECT_THAT(yaml_error("fine_tune_type: lora\nlora_parameters: {rank: 4, rank: 8}\n"),
+              HasSubstr(".yaml:2: lora_parameters: rank: the key is there twice"));
+  yaml("seed: 1\n");
+  EXPECT_THAT(error_of({"-c", std::filesystem::temp_directory_path().string()}),
+              AllOf(HasSubstr(std::filesystem::temp_directory_path().string()), HasSubstr("Is a directory")));
+}
+
+TEST_F(TrainOptionsTest, AQuoteThatStaysOpenIsShownWhereItBegins) {
+  const auto open = [](int line) { return HasSubstr(fmt::format(".yaml:{}: a quote begins on this line", line)); };
+  EXPECT_THAT(yaml_error("model: \"m/q3\ndata: d\noutput: o\n"), open(1));
+  EXPECT_THAT(yaml_error("model: \"m/q3\ndata: \"d\"\n"), open(1));
+  EXPECT_THAT(yaml_error("seed: 1\nlearning_rate: \"1e-3"), open(2));
+  EXPECT_THAT(yaml_error("seed: 1\nlearning_rate: '1e-3\n"), open(2));
+  EXPECT_THAT(yaml_error("seed: 1\nlora_parameters: {keys: ['q_proj, v_proj]}\n"), open(2));
+  EXPECT_THAT(yaml_error("seed: !!str \"1\n"), open(1));
+  yaml("text_feature: 'it''s'\nprompt_feature: \"a \\\" b\"\n");
+  EXPECT_EQ(parse({}, true).rows.text_feature, "it's");
+  EXPECT_EQ(parse({}, true).rows.prompt_feature, "a \" b");
+}
+
+TEST_F(TrainOptionsTest, WhatLeavesNothingToMeasureIsRefused) {
+  EXPECT_THAT(error_of({"--test", "--test-batches", "0"}), HasSubstr("--test-batches: 0 leaves nothing to measure"));
+  EXPECT_EQ(error_of({"--test-batches", "0"}), "none");
+  for (const char* option : {"--early-stopping-patience=2", "--keep-best", "--load-best-model-at-end"}) {
+    const std::string name = std::string(option).substr(0, std::string(option).find('='));
+    EXPECT_THAT(error_of({option, "--val-batches", "0"}), HasSubstr("--val-batches: 0 is no validation, and " + name));
+  }
+  EXPECT_THAT(yaml_error("val_batches: 0\nkeep_best: true\n"), HasSubstr(".yaml:1: val_batches: 0 is no validation"));
+}
+
 TEST_F(TrainOptionsTest, MaskPromptStandsAloneOrNamesTurns) {
   EXPECT_EQ(parse({}).rows.targets, TargetTurns::all_tokens);
   EXPECT_EQ(parse({"--mask-prompt"}).rows.targets, TargetTurns::all_assistant);
@@ -230,7 +309,12 @@ TEST_F(TrainOptionsTest, AdaptersAreAskedForAsInMlxLm) {
     return error_of(arguments);
   };
   EXPECT_THAT(error_of({"--lora-rank", "4"}), HasSubstr("--lora-rank: counts for an adapter alone"));
-  EXPECT_THAT(lora_error({"--lora-scale", "1", "--lora-alpha", "2"}), HasSubstr("scale and alpha are both given"));
+  EXPECT_THAT(lora_error({"--lora-scale", "1", "--lora-alpha", "2"}),
+              HasSubstr("lora_scale and lora_alpha are both given"));
+  EXPECT_THAT(yaml_error("fine_tune_type: lora\nlora_parameters: {scale: 1, alpha: 2}\n"),
+              HasSubstr("lora_parameters: alpha: scale and alpha are both given"));
+  EXPECT_THAT(lora_error({"--adapter", "a", "--resume-adapter-file", "adapter_model.safetensors"}),
+              HasSubstr("adapter and resume_adapter_file are both given"));
   EXPECT_THAT(lora_error({"--lora-rank", "0"}), HasSubstr("--lora-rank: 0 is less than 1"));
   EXPECT_THAT(lora_error({"--lora-scale", "0"}), HasSubstr("--lora-scale: 0 makes the adapter nothing"));
   EXPECT_EQ(parse({"--fine-tune-type", "lora", "--lora-keys", "q_proj,o_proj,q_proj"}).lora.keys,
@@ -249,6 +333,7 @@ TEST_F(TrainOptionsTest, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_THAT(error_of({"--adapter-path", "x"}), HasSubstr("--adapter-path: an adapter is written to output"));
   EXPECT_THAT(yaml_error("seed: 1\nlora_parameters: {rank: 8}\n"),
               HasSubstr(":2: lora_parameters: counts for an adapter alone"));
+  EXPECT_EQ(yaml_error("report_to: null\ntrust_remote_code: false\n"), "none");
   EXPECT_THAT(error_of({"--optimizer", "muon"}), HasSubstr("not one of adamw, adam, sgd"));
   EXPECT_THAT(error_of({"--num-layers", "0"}), HasSubstr("0 layers are none"));
 }
@@ -263,6 +348,13 @@ TEST_F(TrainOptionsTest, ValuesAreChecked) {
   EXPECT_THAT(error_of({"--optimizer", "adamw", "--momentum", "0.9"}), HasSubstr("adamw has no such option"));
   EXPECT_THAT(error_of({"--save-dtype", "int8"}), HasSubstr("not one of float32"));
   EXPECT_THAT(error_of({"--lr-schedule", "polynomial"}), HasSubstr("--lr-schedule: lr_schedule: name: \"polynomial\""));
+  EXPECT_THAT(yaml_error("optimizer_config: {adam: {weight_decay: 0.5}}\n"),
+              HasSubstr("adam: weight_decay: the optimizer adam has no such option"));
+  EXPECT_EQ(yaml_error("optimizer_config: {sgd: {momentum: 0.5}, muon: {anything: 1}, adam: {eps: null}}\n"), "none");
+  for (const char* key : {"text_feature", "model", "trace", "iters"}) {
+    EXPECT_THAT(yaml_error(std::string(key) + ": \"\"\n"), HasSubstr(std::string(".yaml:1: ") + key + ": a value is"));
+  }
+  EXPECT_THAT(error_of({"--chat-feature", ""}), HasSubstr("--chat-feature: a value is expected, and it is empty"));
   EXPECT_THAT(yaml_error("iters: many\n"), HasSubstr(".yaml:1: iters: \"many\" is not a whole number"));
   EXPECT_THAT(yaml_error("iters: [1]\n"), HasSubstr(".yaml:1: iters: one value is expected"));
   EXPECT_THAT(error_of({"--iters", "5", "--epochs", "1"}), HasSubstr("iters and epochs are both given"));
@@ -292,7 +384,7 @@ TEST_F(TrainOptionsTest, WhatEveryRunNeedsIsNamed) {
   EXPECT_THAT(error({}), HasSubstr("--model is missing"));
   EXPECT_THAT(error({"--model", "m"}), HasSubstr("--data is missing"));
   EXPECT_THAT(error({"--model", "m", "--data", "d"}), HasSubstr("--output is missing"));
-  EXPECT_THAT(error({"-c", "/nowhere.yaml"}), HasSubstr("cannot read /nowhere.yaml"));
+  EXPECT_THAT(error({"-c", "/nowhere.yaml"}), HasSubstr("-c: cannot open /nowhere.yaml: No such file"));
 }
 
 }  // namespace

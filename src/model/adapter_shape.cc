@@ -176,7 +176,8 @@ class ByPattern {
 
 }  // namespace
 
-AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape, const std::string& where) {
+AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape, const std::string& where,
+                           const std::string& targets) {
   const std::vector<Module> modules = modules_of(shape);
   const Selection selection(config, shape, where);
   const ByPattern<int64_t> ranks(config.rank_pattern, config.rank, where, "rank_pattern", modules);
@@ -186,10 +187,8 @@ AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape,
   for (const Module& module : modules) {
     if (!selection.takes(module)) continue;
     if (!module.adaptable) {
-      fail(ErrorKind::unsupported,
-           "{}: target_modules: {} cannot have an adapter: linear layers, embed_tokens and "
-           "lm_head can",
-           where, module.name);
+      fail(ErrorKind::unsupported, "{}: {}: {} cannot have an adapter: linear layers, embed_tokens and lm_head can",
+           where, targets, module.name);
     }
     const bool tied = shape.tied && (module.embedding || module.name == "lm_head");
     if (tied && config.ensure_weight_tying) {
@@ -208,11 +207,11 @@ AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape,
                                .out = module.out});
   }
   if (adapted.modules.empty()) {
-    fail(ErrorKind::input, "{}: target_modules: no module of this model is named{}{}", where,
-         unknown.empty() ? "" : " ", fmt::join(unknown, " or "));
+    fail(ErrorKind::input, "{}: {}: no module of this model is named{}{}", where, targets, unknown.empty() ? "" : " ",
+         fmt::join(unknown, " or "));
   }
   for (const std::string& name : unknown) {
-    adapted.warnings.push_back(fmt::format("{}: target_modules: no module of this model is named {}", where, name));
+    adapted.warnings.push_back(fmt::format("{}: {}: no module of this model is named {}", where, targets, name));
   }
   return adapted;
 }

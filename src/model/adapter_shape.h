@@ -29,8 +29,9 @@ struct AdapterShape {
 
 // The modules that `config` names in a model. Throws Error if there is none, if one cannot have an adapter, if a
 // pattern is no regular expression, or if an entry of exclude_modules, rank_pattern or alpha_pattern fits no module.
-// `where` begins its message.
-AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape, const std::string& where);
+// `where` begins its message; `targets`: what the modules to adapt were given as.
+AdapterShape adapter_shape(const AdapterConfig& config, const ModelShape& shape, const std::string& where,
+                           const std::string& targets = "target_modules");
 
 // Its tensors: model.layers.0.self_attn.q_proj.lora_A.weight and so on.
 std::vector<TensorShape> tensor_shapes(const AdapterShape& shape);

@@ -11,9 +11,9 @@ namespace {
 
 bool is_outside_layers(const AdaptedModule& module) { return module.embedding || module.name == "lm_head"; }
 
-// Modules that an adapter with these settings has.
-std::vector<AdaptedModule> modules_of(const AdapterConfig& config, const ModelShape& shape) {
-  return adapter_shape(config, shape, "lora_parameters").modules;
+// In the words that these settings are given in.
+AdapterShape shape_of(const AdapterConfig& config, const ModelShape& shape) {
+  return adapter_shape(config, shape, "lora_parameters", "keys (--lora-keys)");
 }
 
 // The numbers of the last `count` layers.
@@ -40,7 +40,7 @@ AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shap
   if (lora.keys.empty()) {
     config.targets.list = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
   }
-  const AdapterShape whole = adapter_shape(config, shape, "lora_parameters");
+  const AdapterShape whole = shape_of(config, shape);
   if (!whole.warnings.empty()) fail(ErrorKind::input, "{}", whole.warnings.front());
   for (const AdaptedModule& module : whole.modules) {
     if (module.rank <= std::min(module.in, module.out)) continue;
@@ -55,7 +55,7 @@ AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shap
   // PEFT counts layers among names that have one: embedding and head are then named whole, and so is all else.
   AdapterConfig all = config;
   all.layers.reset();
-  const std::vector<AdaptedModule> found = modules_of(all, shape);
+  const std::vector<AdaptedModule> found = shape_of(all, shape).modules;
   if (std::ranges::none_of(found, is_outside_layers)) return config;
   config.targets.list.clear();
   for (const AdaptedModule& module : found) {
@@ -67,7 +67,7 @@ AdapterConfig adapter_config(const TrainOptions& options, const ModelShape& shap
   }
   AdapterConfig inside = all;
   inside.layers = config.layers;
-  for (const AdaptedModule& module : modules_of(inside, shape)) {
+  for (const AdaptedModule& module : shape_of(inside, shape).modules) {
     if (!is_outside_layers(module)) config.targets.list.push_back(module.name);
   }
   config.layers.reset();

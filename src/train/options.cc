@@ -108,6 +108,8 @@ std::string recompute_name(Recompute recompute) {
 }  // namespace
 
 std::vector<Setting> settings_of(const TrainOptions& o) {
+  // What the whole graph has no use for is not said with it.
+  const auto layer_wise = [&](const std::string& value) { return o.whole_graph ? "null" : value; };
   std::vector<Setting> settings = {
       {"model", place(o.model), Scope::place},
       {"data", place(o.data), Scope::place},
@@ -145,19 +147,19 @@ std::vector<Setting> settings_of(const TrainOptions& o) {
       {"check_every", text(o.check_every), Scope::pace},
       {"save_dtype", o.save_dtype ? text(name_of(*o.save_dtype)) : "null", Scope::pace},
       {"whole_graph", text(o.whole_graph), Scope::run},
-      {"query_block", text(o.query_block), Scope::run},
-      {"token_block", text(o.token_block), Scope::run},
-      {"loss_block", text(o.loss_block), Scope::run},
-      {"vocab_slice", text(o.vocab_slice), Scope::run},
-      {"recompute", text(recompute_name(o.recompute)), Scope::pace},
-      {"sync", text(o.sync == Sync::overlap ? "overlap" : "after"), Scope::pace},
+      {"query_block", layer_wise(text(o.query_block)), Scope::run},
+      {"token_block", layer_wise(text(o.token_block)), Scope::run},
+      {"loss_block", layer_wise(text(o.loss_block)), Scope::run},
+      {"vocab_slice", layer_wise(text(o.vocab_slice)), Scope::run},
+      {"recompute", layer_wise(text(recompute_name(o.recompute))), Scope::pace},
+      {"sync", o.sync == Sync::overlap ? layer_wise(text("overlap")) : text("after"), Scope::pace},
       {"dtype", text(name_of(o.dtype)), Scope::run},
       {"pure_bf16", text(o.pure_bf16), Scope::run},
-      {"wire_dtype", text(name_of(o.wire_dtype)), Scope::run},
+      {"wire_dtype", layer_wise(text(name_of(o.wire_dtype))), Scope::run},
       {"shard_optimizer", text(o.shard_optimizer), Scope::pace},
       {"hold_gradients", text(o.hold_gradients), Scope::pace},
       {"busy_wait", text(o.busy_wait), Scope::place},
-      {"memory_limit", text(o.memory_limit), Scope::place},
+      {"memory_limit", layer_wise(text(o.memory_limit)), Scope::place},
       {"trace", o.trace.empty() ? "null" : place(o.trace), Scope::place},
       {"timeout", o.timeout ? text(*o.timeout) : "null", Scope::place},
       {"lanes", o.lanes ? text(*o.lanes) : "null", Scope::place},
