@@ -478,6 +478,34 @@ TEST_F(TrainTest, MemoryStaysBoundedOverManyLengths) {
   EXPECT_LT(bytes(300) - bytes(100), 30 << 20);
 }
 
+// Rows of very different lengths go through the model in several micro-batches; gradients are held for them no more
+// than for a single one.
+TEST_F(TrainTest, RowsOfManyLengthsHoldNoGradients) {
+  nlohmann::json config = tiny_config();
+  config.update({{"hidden_size", 256}, {"intermediate_size", 512}, {"num_hidden_layers", 6}, {"head_dim", 128}});
+  write_file(model() / "config.json", config.dump());
+  write_tiny_weights(model());
+  const auto peak_with = [&](int short_words, const std::vector<std::string>& more, const std::string& out) {
+    std::string rows;
+    for (int i = 0; i < 4; ++i) {
+      std::string row;
+      for (int word = 0; word < (i % 2 == 0 ? 100 : short_words); ++word) row += std::to_string(word) + " ";
+      rows += nlohmann::json{{"text", row}}.dump() + "\n";
+    }
+    write_file(data() / "train.jsonl", rows);
+    const auto arguments = with(
+        {"--optimizer", "sgd", "--batch-size", "4", "--iters", "2", "--val-batches", "0", "--recompute", "all"}, more);
+    const Ended ended = run(train(arguments, out));
+    EXPECT_EQ(ended.code, 0) << ended.error;
+    return metrics(out).back()["mlx_peak_bytes"].get<int64_t>();
+  };
+  const int64_t alike = peak_with(100, {}, "alike"), mixed = peak_with(2, {}, "mixed");
+  const int64_t held = peak_with(2, {"--hold-gradients"}, "held");
+  const int64_t weights = std::filesystem::file_size(model() / "model.safetensors");
+  EXPECT_LE(mixed, alike);
+  EXPECT_GT(held, mixed + weights / 2) << "such rows are of little weight here";
+}
+
 TEST_F(TrainTest, TestsAfterTraining) {
   write_rows("test.jsonl", 5, 9);
   const Ended ended = run(train(with(kSgd, {"--iters", "1", "--test"})));

@@ -190,18 +190,19 @@ double LayerwisePass::loss() {
   return sum_of(losses);
 }
 
-// The gradient of rows of the head, from a second pass over their logits unless it was made in the first.
-mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
-  std::optional<mx::array> gradient = std::exchange(whole_head_gradient_, std::nullopt);
-  if (!gradient) {
-    const mx::array head = part(decoder_.head_weight(parameters_), 0, narrow(row), narrow(row + rows));
-    Accumulation sum({narrow(rows), head.shape(1)});
+// The gradient of rows of the head: made in the forward pass where it is whole, else by a second pass over their
+// logits.
+mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows, Arrays others) {
+  const mx::array head = part(decoder_.head_weight(parameters_), 0, narrow(row), narrow(row + rows));
+  Accumulation sum({narrow(rows), head.shape(1)});
+  if (!others.empty()) sum.add(std::exchange(others.front(), mx::array(0.0f)));
+  if (whole_head_gradient_) sum.add(*std::exchange(whole_head_gradient_, std::nullopt));
+  if (blocks_.vocab_rows < decoder_.shape().vocab) {
     for (const auto& [begin, end] :
          parts_of(normed_->shape(0), narrow(blocks_.logits * decoder_.shape().vocab / rows))) {
       sum.add(head_rows_gradient(part(*normed_, 0, begin, end), head, part(*log_sums_, 0, begin, end)));
       pacer_.queue({sum.value()});
     }
-    gradient = sum.take(mx::float32);
   }
   std::vector<int32_t> places, targets;
   for (size_t t = 0; t < targets_.size(); ++t) {
@@ -209,7 +210,7 @@ mx::array LayerwisePass::head_gradient(int64_t row, int64_t rows) {
     places.push_back(static_cast<int32_t>(t));
     targets.push_back(targets_[t] - static_cast<int32_t>(row));
   }
-  mx::array made = *std::exchange(gradient, std::nullopt);
+  mx::array made = sum.take(mx::float32);
   for (const auto& [begin, end] : parts_of(static_cast<int>(places.size()), narrow(blocks_.logits))) {
     const std::vector<int32_t> where(places.begin() + begin, places.begin() + end);
     const std::vector<int32_t> which(targets.begin() + begin, targets.begin() + end);
@@ -273,54 +274,72 @@ mx::array LayerwisePass::last_output_gradient() {
   return all;
 }
 
-void LayerwisePass::backward(const HandOver& hand_over) {
-  mx::array d = last_output_gradient();
+// The gradients of the half before the one that input_gradient_ stands at.
+Arrays LayerwisePass::next_half() {
+  --place_;
   const LayerPass pass = layer_pass();
-  int64_t place = place_of(decoder_.shape().layers, Half::attention);  // d is owed by the input of this half
-  const auto next_half = [&] {
-    --place;
-    const int64_t layer = place / 2;
-    LayerPass::Backward result;
-    mx::array owed = std::exchange(d, mx::array(0.0f));
-    if (place == place_of(layer, Half::mlp)) {
-      result = pass.mlp_backward(layer, kept_.back(), std::move(owed));
-    } else {
-      result =
-          pass.attention_backward(layer, std::move(kept_.back()), std::move(owed), to_embedding_ || layer > lowest_);
-      kept_.pop_back();
-    }
-    if (result.input) d = *std::exchange(result.input, std::nullopt);
-    Arrays gradients;
-    for (auto& [index, gradient] : result.tensors) gradients.push_back(std::exchange(gradient, mx::array(0.0f)));
-    return gradients;
-  };
+  const int64_t layer = place_ / 2;
+  LayerPass::Backward result;
+  mx::array owed = *std::exchange(input_gradient_, std::nullopt);
+  if (place_ == place_of(layer, Half::mlp)) {
+    result = pass.mlp_backward(layer, kept_.back(), std::move(owed));
+  } else {
+    result = pass.attention_backward(layer, std::move(kept_.back()), std::move(owed), to_embedding_ || layer > lowest_);
+    kept_.pop_back();
+  }
+  input_gradient_ = std::exchange(result.input, std::nullopt);
+  Arrays gradients;
+  for (auto& [index, gradient] : result.tensors) gradients.push_back(std::exchange(gradient, mx::array(0.0f)));
+  return gradients;
+}
+
+void LayerwisePass::go_on_from(LayerwisePass& before) {
+  whole_head_gradient_ = std::exchange(before.whole_head_gradient_, std::nullopt);
+}
+
+Arrays LayerwisePass::gradients_of(const Piece& piece, Arrays others) {
+  if (place_ < 0) {
+    input_gradient_ = last_output_gradient();
+    place_ = place_of(decoder_.shape().layers, Half::attention);
+  }
+  const TensorRows& first = piece.rows.front();
+  const auto tensor = static_cast<int>(first.tensor);
+  const bool head = tensor == decoder_.head_index(), embedding = tensor == decoder_.embedding_index();
+  Arrays gradients;
+  if (piece.layer >= 0) {
+    // Those between have nothing trained.
+    while (place_ > place_of(piece.layer, piece.half)) gradients = next_half();
+  } else if (embedding) {
+    while (place_ > 0) next_half();
+    const mx::array owed = mx::reshape(*input_gradient_, {-1, input_gradient_->shape(-1)});
+    mx::array sum = decoder_.shape().tied ? head_gradient(first.row, first.rows, std::exchange(others, {}))
+                    : others.empty()      ? mx::zeros({narrow(first.rows), owed.shape(1)}, mx::float32)
+                                          : std::exchange(others, {}).front();
+    gradients = {add_embedding_gradient(std::exchange(sum, mx::array(0.0f)), owed, first.row)};
+  } else if (head) {
+    gradients = {head_gradient(first.row, first.rows, std::exchange(others, {}))};
+  } else if (std::ranges::count(head_tensors_, tensor) > 0) {
+    gradients = std::exchange(head_gradients_, {});
+  } else if (std::ranges::count(decoder_.embedding_layer().adapter_tensors(), tensor) > 0) {
+    while (place_ > 0) next_half();
+    gradients = embedding_adapter_gradients(tensors_of(piece), *input_gradient_);
+  } else {
+    gradients = {*std::exchange(norm_gradient_, std::nullopt)};
+  }
+  if (head && !embedding && first.row + first.rows == decoder_.shape().vocab) normed_.reset();
+  for (size_t i = 0; i < others.size(); ++i) {
+    Accumulation sum(gradients[i].shape());
+    sum.add(std::exchange(others[i], mx::array(0.0f)));
+    sum.add(std::exchange(gradients[i], mx::array(0.0f)));
+    gradients[i] = sum.take();
+  }
+  pacer_.queue(gradients);
+  return gradients;
+}
+
+void LayerwisePass::backward(const HandOver& hand_over) {
   for (const Piece& piece : pieces_of(decoder_, trained_, blocks_.vocab_rows)) {
-    const TensorRows& first = piece.rows.front();
-    const auto tensor = static_cast<int>(first.tensor);
-    Arrays gradients;
-    if (piece.layer >= 0) {
-      while (place > place_of(piece.layer, piece.half)) gradients = next_half();  // those between have nothing trained
-    } else if (tensor == decoder_.embedding_index()) {
-      while (place > 0) next_half();
-      mx::array gradient = decoder_.shape().tied ? head_gradient(first.row, first.rows)
-                                                 : mx::zeros({narrow(first.rows), d.shape(-1)}, mx::float32);
-      d = mx::reshape(d, {-1, d.shape(-1)});
-      gradients = {add_embedding_gradient(std::exchange(gradient, mx::array(0.0f)), d, first.row)};
-    } else if (tensor == decoder_.head_index()) {
-      gradients = {head_gradient(first.row, first.rows)};
-    } else if (std::ranges::count(head_tensors_, tensor) > 0) {
-      gradients = std::exchange(head_gradients_, {});
-    } else if (std::ranges::count(decoder_.embedding_layer().adapter_tensors(), tensor) > 0) {
-      while (place > 0) next_half();
-      gradients = embedding_adapter_gradients(tensors_of(piece), d);
-    } else {
-      gradients = {*std::exchange(norm_gradient_, std::nullopt)};
-    }
-    if (!decoder_.shape().tied && tensor == decoder_.head_index() && first.row + first.rows == decoder_.shape().vocab) {
-      normed_.reset();
-    }
-    pacer_.queue(gradients);
-    hand_over(piece, std::move(gradients));
+    hand_over(piece, gradients_of(piece, {}));
   }
 }
 

@@ -35,6 +35,13 @@ class LayerwisePass {
   // The gradients of that sum; after forward, once.
   void backward(const HandOver& hand_over);
 
+  // Several passes of one step, whose forward passes are made one after another: the head's gradient, where it is made
+  // there, goes from one to the next. For after the forward pass of the one `before`, and before this one's.
+  void go_on_from(LayerwisePass& before);
+  // Instead of backward: the gradients of a piece, added to those of the passes that came after this one, if any. For
+  // every piece of pieces_of in order, of each from the last pass to the first.
+  std::vector<mx::array> gradients_of(const Piece& piece, std::vector<mx::array> others);
+
   // The same loss where no gradient will be asked for; instead of forward.
   double loss();
 
@@ -44,7 +51,8 @@ class LayerwisePass {
   Keep keep_of(int64_t layer) const;
   void run_layers(bool keep);
   mx::array last_output_gradient();
-  mx::array head_gradient(int64_t row, int64_t rows);
+  std::vector<mx::array> next_half();
+  mx::array head_gradient(int64_t row, int64_t rows, std::vector<mx::array> others);
   std::vector<mx::array> embedding_adapter_gradients(const std::vector<int>& tensors, const mx::array& d);
   mx::array add_embedding_gradient(mx::array gradient, const mx::array& d, int64_t row) const;
 
@@ -66,6 +74,10 @@ class LayerwisePass {
   std::optional<mx::array> states_, states_gradient_, normed_, log_sums_;
   std::optional<mx::array> norm_gradient_, whole_head_gradient_;
   std::vector<mx::array> head_gradients_;  // parallel to head_tensors_
+  // In the backward pass: the gradient [B, L, C] of the input of the half at this place, counted along the forward
+  // pass.
+  std::optional<mx::array> input_gradient_;
+  int64_t place_ = -1;  // the backward pass has not begun
 };
 
 }  // namespace trunkline

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <list>
 #include <map>
 #include <set>
 
@@ -16,14 +18,14 @@ using testing_model::golden_model;
 
 constexpr const char* kModels[] = {"llama-biases", "llama-smol", "qwen2-bias", "qwen3-tied", "qwen3-untied"};
 
-// Rows of 2 .. 29 tokens, some of them targets.
-Batch batch_of(int64_t vocab, int rows) {
+// Rows of 2, 11, 20, 29 tokens, some of them targets; from the `first` of them on.
+Batch batch_of(int64_t vocab, int rows, int first = 0) {
   static std::vector<std::vector<int32_t>> ids;
   static std::vector<std::vector<uint8_t>> targets;
   ids.clear();
   targets.clear();
   std::vector<RowView> views;
-  for (int r = 0; r < rows; ++r) {
+  for (int r = first; r < first + rows; ++r) {
     auto& row = ids.emplace_back();
     auto& marked = targets.emplace_back();
     for (int i = 0; i < 2 + r * 9; ++i) {
@@ -214,6 +216,47 @@ TEST(Layerwise, TensorsThatWereHandedOverMayChange) {
           changing[tensor].eval();
         }
       });
+    }
+  }
+}
+
+// Passes of rows of several lengths, one after another forwards and together backwards: no more padding than each has.
+TEST(Layerwise, PassesOfOneStepAddUp) {
+  for (const char* name : kModels) {
+    SCOPED_TRACE(name);
+    const Checkpoint checkpoint = load_checkpoint(golden_model(name));
+    const Decoder decoder(checkpoint.shape);
+    const Parameters parameters = cast(checkpoint.tensors, mx::float32);
+    const Trained all = all_of(decoder);
+    const Batch whole = batch_of(decoder.shape().vocab, 4);
+    const Batch batches[] = {batch_of(decoder.shape().vocab, 1, 3), batch_of(decoder.shape().vocab, 2, 1),
+                             batch_of(decoder.shape().vocab, 1, 0)};
+    for (const int64_t vocab_rows : {decoder.shape().vocab, int64_t{33}}) {
+      const StepBlocks blocks{9, 7, 11, vocab_rows};
+      const Result expected = layerwise(decoder, parameters, all, whole, blocks);
+      std::list<LayerwisePass> passes;
+      double loss = 0.0;
+      for (const Batch& batch : batches) {
+        passes.emplace_back(decoder, parameters, all, batch, blocks);
+        if (passes.size() > 1) passes.back().go_on_from(*std::prev(passes.end(), 2));
+        loss += passes.back().forward();
+      }
+      EXPECT_NEAR(loss, expected.loss, 1e-5 * loss);
+      for (const Piece& piece : pieces_of(decoder, all, vocab_rows)) {
+        std::vector<mx::array> gradients;
+        for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
+          gradients = pass->gradients_of(piece, std::move(gradients));
+        }
+        ASSERT_EQ(gradients.size(), piece.rows.size());
+        for (size_t i = 0; i < gradients.size(); ++i) {
+          const auto& [tensor, row, rows] = piece.rows[i];
+          const mx::array& right = expected.gradients[tensor];
+          const double largest = mx::max(mx::abs(right)).item<float>();
+          EXPECT_LT(furthest(gradients[i], part(right, 0, static_cast<int>(row), static_cast<int>(row + rows))),
+                    2e-5 * largest)
+              << decoder.layout()[tensor].name;
+        }
+      }
     }
   }
 }

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <optional>
+#include <iterator>
+#include <list>
 #include <utility>
 #include <vector>
 
@@ -144,6 +145,39 @@ void whole_graph_step(StepContext& context, int64_t number, std::span<const Micr
   finish_update(update, result);
 }
 
+StepSize size_of(const StepContext& context, const Batch& batch) {
+  return size_of(context, batch.ids.shape(0), batch.ids.shape(1), batch.target_count);
+}
+
+// Of micro-batches whose backward pass is one: what all of them keep is there at once. It is chosen for as many
+// positions in rows as long as the longest, and no block is larger than that choice's.
+std::vector<StepBlocks> blocks_for(const StepContext& context, std::span<const Batch> batches) {
+  std::vector<StepBlocks> blocks;
+  for (const Batch& batch : batches) blocks.push_back(blocks_for(context, size_of(context, batch)));
+  if (batches.size() == 1) return blocks;
+  int64_t positions = 0, targets = 0, longest = 1;
+  for (const Batch& batch : batches) {
+    positions += static_cast<int64_t>(batch.ids.size());
+    targets += batch.target_count;
+    longest = std::max<int64_t>(longest, batch.ids.shape(1));
+  }
+  const int64_t rows = (positions + longest - 1) / longest;
+  const StepBlocks all = blocks_for(context, size_of(context, rows, longest, targets));
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const int64_t rows_here = batches[i].ids.shape(0), tokens_here = batches[i].ids.shape(1);
+    const auto at_most = [](int64_t size, int64_t most) { return std::min(size, std::max<int64_t>(1, most)); };
+    if (context.blocks.queries == 0) {
+      blocks[i].queries = at_most(blocks[i].queries, all.queries * rows * longest / (rows_here * tokens_here));
+    }
+    if (context.blocks.tokens == 0) blocks[i].tokens = at_most(blocks[i].tokens, all.tokens * rows / rows_here);
+    if (context.blocks.logits == 0) blocks[i].logits = at_most(blocks[i].logits, all.logits);
+    blocks[i].keep_all = all.keep_all;
+    blocks[i].keep_products = all.keep_products;
+    blocks[i].keep_attention = all.keep_attention;
+  }
+  return blocks;
+}
+
 // Gradients of micro-batches but the last, piece by piece.
 class Accumulated {
  public:
@@ -200,18 +234,24 @@ class LayerwiseStep {
  private:
   using Numbered = std::function<void(size_t, const Piece&, std::vector<mx::array>)>;
 
-  // All but the last micro-batch's backward pass. Ends early at a loss that is not finite.
+  // A micro-batch on its way through the model.
+  struct Part {
+    Part(const StepContext& context, Batch made, const StepBlocks& blocks)
+        : batch(std::move(made)), pass(context.decoder, context.parameters, context.trained, batch, blocks, [&context] {
+            context.group.advance();
+          }) {}
+    const Batch batch;
+    LayerwisePass pass;
+  };
+
+  // All but the last backward pass. Where gradients are accumulated each micro-batch has one of its own, else there is
+  // one of all together, and no gradient is held. Ends early at a loss that is not finite.
   double run_to_last_backward() {
     double loss = 0.0;
-    for (size_t i = 0; i < mine_.size(); ++i) {
-      batch_.emplace(batch_of(context_, number_, mine_[i]));
-      result_.blocks =
-          blocks_for(context_, size_of(context_, batch_->ids.shape(0), batch_->ids.shape(1), batch_->target_count));
-      pass_.emplace(context_.decoder, context_.parameters, context_.trained, *batch_, result_.blocks,
-                    [&] { context_.group.advance(); });
-      loss += forward();
-      if (!std::isfinite(loss)) break;
-      if (i + 1 == mine_.size()) break;
+    const size_t together = context_.accumulates ? 1 : std::max<size_t>(1, mine_.size());
+    for (size_t i = 0; i < mine_.size(); i += together) {
+      loss += forward(mine_.subspan(i, together));
+      if (!std::isfinite(loss) || i + together == mine_.size()) break;
       backward([&](size_t piece, const Piece&, std::vector<mx::array> gradients) {
         accumulated_.add(piece, gradients);
         accumulated_.keep(piece, std::move(gradients));
@@ -221,10 +261,24 @@ class LayerwiseStep {
     return loss;
   }
 
-  double forward() {
+  double forward(std::span<const MicroBatch> micro_batches) {
+    std::vector<Batch> batches;
+    for (const MicroBatch& micro_batch : micro_batches) batches.push_back(batch_of(context_, number_, micro_batch));
+    const std::vector<StepBlocks> blocks = blocks_for(context_, batches);
+    double loss = 0.0;
+    for (size_t i = 0; i < batches.size() && std::isfinite(loss); ++i) {
+      parts_.emplace_back(context_, std::move(batches[i]), blocks[i]);
+      if (i > 0) parts_.back().pass.go_on_from(std::prev(parts_.end(), 2)->pass);
+      loss += forward(parts_.back().pass);
+    }
+    result_.blocks = blocks.back();
+    return loss;
+  }
+
+  double forward(LayerwisePass& pass) {
     Clock::duration waited{};
     if (context_.sharded != nullptr) {
-      pass_->before_layer([&](int64_t layer) {
+      pass.before_layer([&](int64_t layer) {
         const auto start = Clock::now();
         context_.sharded->wait_for(layer);
         const auto end = Clock::now();
@@ -233,12 +287,12 @@ class LayerwiseStep {
       });
     }
     const auto start = Clock::now();
-    const double loss = pass_->forward();
+    const double loss = pass.forward();
     context_.timeline.add(Track::forward, "forward", start + waited);  // its length is that of the computation
     return loss;
   }
 
-  // Of the newest micro-batch, or zeros where there is none.
+  // Of the newest micro-batches, or zeros where there are none.
   void backward(const Numbered& hand_over) {
     size_t number = 0;
     auto start = Clock::now();
@@ -247,20 +301,23 @@ class LayerwiseStep {
       hand_over(number++, piece, std::move(gradients));
       start = Clock::now();
     };
-    if (pass_) {
-      pass_->backward(take);
-      pass_.reset();
-    } else {
-      hand_over_zeros(context_.decoder, context_.trained, context_.blocks.vocab_rows, take);
+    if (parts_.empty()) hand_over_zeros(context_.decoder, context_.trained, context_.blocks.vocab_rows, take);
+    for (const Piece& piece : pieces_of(context_.decoder, context_.trained, context_.blocks.vocab_rows)) {
+      if (parts_.empty()) break;
+      std::vector<mx::array> gradients;
+      for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
+        gradients = part->pass.gradients_of(piece, std::move(gradients));
+      }
+      take(piece, std::move(gradients));
     }
+    parts_.clear();
   }
 
   StepContext& context_;
   const int64_t number_;
   const std::span<const MicroBatch> mine_;
   StepResult& result_;
-  std::optional<Batch> batch_;
-  std::optional<LayerwisePass> pass_;
+  std::list<Part> parts_;
   Accumulated accumulated_;
 };
 
