@@ -167,6 +167,26 @@ TEST_F(AdapterTest, AnAdapterOfATiedHeadPartsItFromTheEmbedding) {
   EXPECT_TRUE(merged.warnings.empty());
 }
 
+// Logits of a head with an adapter are there in more copies than those of a matrix.
+TEST_F(AdapterTest, AHeadsAdapterTakesNoMoreMemoryThanForecast) {
+  nlohmann::json config = tiny_config();
+  config["vocab_size"] = 20000;
+  write_file(model() / "config.json", config.dump());
+  write_tiny_weights(model());
+  for (const char* type : {"lora", "dora"}) {
+    const Ended ended = run(train({"--fine-tune-type", type, "--lora-keys", "q_proj,lm_head", "--batch-size", "8",
+                                   "--iters", "3", "--val-batches", "0"},
+                                  type));
+    ASSERT_EQ(ended.code, 0) << ended.error;
+    const std::string before = "memory forecast: ";
+    const size_t at = ended.output.find(before);
+    ASSERT_NE(at, std::string::npos) << ended.output;
+    const double forecast_mib = std::stod(ended.output.substr(at + before.size()));
+    EXPECT_EQ(ended.output.find(" MiB", at), ended.output.find(' ', at + before.size())) << ended.output;
+    EXPECT_LE(metrics(type).back()["mlx_peak_bytes"].get<double>() / (1 << 20), forecast_mib) << type;
+  }
+}
+
 // A failed fuse leaves nothing, so that the same command can be given again.
 TEST_F(AdapterTest, AFailedFuseLeavesNothing) {
   ASSERT_EQ(run(train({"--fine-tune-type", "lora", "--iters", "1"})).code, 0);

@@ -1,11 +1,16 @@
 #include "model/linear.h"
 
+#include <algorithm>
+
 #include "model/fused.h"
+#include "model/parts.h"
 
 namespace trunkline {
 namespace {
 
 using Arrays = std::vector<mx::array>;
+
+constexpr int kNormValues = 1 << 22;  // of a weight, of which norms are made at once
 
 mx::array as(const Arrays& parameters, int position, mx::Dtype dtype) {
   return mx::astype(parameters[static_cast<size_t>(position)], dtype);
@@ -22,6 +27,14 @@ mx::array weight_product(const Arrays& parameters, const LinearIndex& at, const 
 // scale A x [..., rank]
 mx::array to_rank(const Arrays& parameters, const LinearIndex& at, const mx::array& x) {
   return mx::multiply(linear(x, as(parameters, at.a, x.dtype())), mx::array(at.scale, x.dtype()));
+}
+
+// Rows of the weight without its adapter, in f32.
+mx::array weight_rows(const Arrays& parameters, const LinearIndex& at, int begin, int end) {
+  const auto rows = [&](int position) { return part(parameters[static_cast<size_t>(position)], 0, begin, end); };
+  const auto in_f32 = [&](int position) { return mx::astype(rows(position), mx::float32); };
+  if (!at.quantized()) return in_f32(at.weight);
+  return mx::dequantize(rows(at.weight), in_f32(at.scales), in_f32(at.biases), at.group_size, at.bits);
 }
 
 // What DoRA multiplies outputs by: [out].
@@ -84,10 +97,7 @@ mx::array look_up(const Arrays& parameters, const LinearIndex& at, const mx::arr
 }
 
 mx::array plain_weight(const Arrays& parameters, const LinearIndex& at) {
-  const mx::array& weight = parameters[static_cast<size_t>(at.weight)];
-  if (!at.quantized()) return mx::astype(weight, mx::float32);
-  return mx::dequantize(weight, as(parameters, at.scales, mx::float32), as(parameters, at.biases, mx::float32),
-                        at.group_size, at.bits);
+  return weight_rows(parameters, at, 0, parameters[static_cast<size_t>(at.weight)].shape(0));
 }
 
 mx::array merged_weight(const Arrays& parameters, const LinearIndex& at) {
@@ -102,13 +112,26 @@ mx::array merged_weight(const Arrays& parameters, const LinearIndex& at) {
 }
 
 // With rows w, a of W and B: |w + s a A|^2 = |w|^2 + 2 s a (A w) + s^2 a (A A^T) a^T, which needs no second matrix of
-// the weight's size.
+// the weight's size, and of W itself, as f32 and squared, a block of rows at a time.
 mx::array weight_norms(const Arrays& parameters, const LinearIndex& at) {
   const mx::array a = as(parameters, at.a, mx::float32), b = as(parameters, at.b, mx::float32);
-  const mx::array weight = plain_weight(parameters, at);
-  const mx::array crossed = mx::matmul(a, at.embedding ? weight : mx::transpose(weight));  // [rank, out]
-  const mx::array own = mx::sum(mx::square(weight), at.embedding ? 0 : 1);
-  const mx::array scale(at.scale);
+  const int rows = parameters[static_cast<size_t>(at.weight)].shape(0);
+  const int columns = at.embedding ? b.shape(0) : a.shape(1);
+  Arrays squares, products;  // of blocks: |w|^2, and A w [rank, out]
+  for (const auto& [begin, end] : parts_of(rows, std::max(1, kNormValues / columns))) {
+    const mx::array weight = weight_rows(parameters, at, begin, end);
+    squares.push_back(mx::sum(mx::square(weight), at.embedding ? 0 : 1));
+    products.push_back(at.embedding ? mx::matmul(part(a, 1, begin, end), weight)
+                                    : mx::matmul(a, mx::transpose(weight)));
+  }
+  // A row of W is all of an output's weights; an embedding's is a part of every output's.
+  const auto all = [&](const Arrays& blocks, int axis) {
+    if (!at.embedding) return mx::concatenate(blocks, axis);
+    mx::array sum = blocks.front();
+    for (size_t i = 1; i < blocks.size(); ++i) sum = mx::add(sum, blocks[i]);
+    return sum;
+  };
+  const mx::array own = all(squares, 0), crossed = all(products, 1), scale(at.scale);
   const mx::array product = mx::multiply(mx::matmul(b, mx::matmul(a, mx::transpose(a))), scale);
   const mx::array both = mx::add(mx::multiply(mx::transpose(crossed), mx::array(2.0f)), product);
   return mx::sqrt(mx::add(own, mx::multiply(mx::sum(mx::multiply(both, b), 1), scale)));

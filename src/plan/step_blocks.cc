@@ -133,7 +133,7 @@ StepMemory memory_of(const ModelShape& s, const StepSize& size, const StepBlocks
       size.holds_gradients ? 4 * part.parameters : travelling + (whole_head && s.tied ? head : 0) + worst.gradients;
   // The logits of a block in f32 and their exponentials, and both in 16 bits beside; states where targets are. Sums
   // over blocks of the head's gradient are not made in place.
-  const int64_t in_block = std::min(blocks.logits, size.targets), each = w == 4 ? 8 : 8 + 2 * w;
+  const int64_t in_block = std::min(blocks.logits, size.targets), each = 4 * part.logit_copies + (w == 4 ? 0 : 2 * w);
   const int64_t head_sums = whole_head && in_block == size.targets ? head : 3 * head;
   const int64_t at_head = size.blocks_at_once * each * in_block * s.vocab + 3 * size.targets * s.hidden * w +
                           head_sums - (size.holds_gradients ? 0 : memory.gradients);

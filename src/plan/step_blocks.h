@@ -44,6 +44,7 @@ struct StepSize {
     int64_t layers = 0;              // that a gradient passes, counted from the last
     int64_t mlp = 0, attention = 0;  // trained parameters of a layer's halves, at most
     bool head = false;               // whether the head's matrix or the embedding is trained
+    int64_t logit_copies = 2;        // of a block, in f32, at once: more where the head is more than a matrix
   };
   std::optional<Part> part = std::nullopt;
 };

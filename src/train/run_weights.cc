@@ -43,6 +43,8 @@ StepSize RunWeights::size() const {
 StepSize::Part RunWeights::trained_part() const {
   const int64_t layers = decoder_.shape().layers;
   StepSize::Part part;
+  // As measured: what the base and an adapter give, and with a magnitude their product with it and the gradients.
+  if (!decoder_.head_is_matrix()) part.logit_copies = decoder_.head_layer().magnitude < 0 ? 3 : 5;
   for (const mx::array& tensor : parameters_) part.weight_bytes += static_cast<int64_t>(tensor.nbytes());
   std::vector<int> embedding = decoder_.embedding_layer().adapter_tensors();
   embedding.push_back(decoder_.embedding_index());
