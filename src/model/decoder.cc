@@ -41,6 +41,7 @@ Decoder::Decoder(const ModelShape& shape, const AdapterShape& adapter)
     at.a = place(name + (module.embedding ? ".lora_embedding_A" : ".lora_A.weight"));
     at.b = place(name + (module.embedding ? ".lora_embedding_B" : ".lora_B.weight"));
     at.magnitude = place(name + ".lora_magnitude_vector");
+    if (at.magnitude >= 0) at.norms = static_cast<int>(layout_.size() + magnitude_count_++);
     at.scale = static_cast<float>(module.scale);
     at.module = static_cast<uint32_t>(adapted->second);
     at.embedding = module.embedding;
@@ -85,6 +86,20 @@ std::vector<const LinearIndex*> Decoder::linear_layers() const {
 std::vector<const LinearIndex*> Decoder::adapted_layers() const {
   std::vector<const LinearIndex*> found = linear_layers();
   std::erase_if(found, [](const LinearIndex* it) { return !it->adapted(); });
+  return found;
+}
+
+std::vector<const LinearIndex*> Decoder::scaled_layers(int64_t index) const {
+  std::vector<const LinearIndex*> found;
+  if (index < 0) {
+    found = {&embedding_};
+  } else if (index == shape_.layers) {
+    found = {&head_};
+  } else {
+    const LayerIndex& at = layers_[static_cast<size_t>(index)];
+    found = {&at.q, &at.k, &at.v, &at.o, &at.gate, &at.up, &at.down};
+  }
+  std::erase_if(found, [](const LinearIndex* it) { return it->magnitude < 0; });
   return found;
 }
 

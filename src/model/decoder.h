@@ -73,6 +73,10 @@ class Decoder {
   // All linear layers, embedding and head first; and those that have an adapter.
   std::vector<const LinearIndex*> linear_layers() const;
   std::vector<const LinearIndex*> adapted_layers() const;
+  // Those that have a magnitude, of a layer; -1: the embedding, the number of layers: the head. Their `norms` follow
+  // the layout, magnitude_count of them.
+  std::vector<const LinearIndex*> scaled_layers(int64_t index) const;
+  size_t magnitude_count() const { return magnitude_count_; }
   // The final norm: [..., C] -> [..., C]
   mx::array norm(const Parameters& parameters, const mx::array& x) const;
   // The head: hidden states after the norm [..., C] -> logits [..., V]
@@ -104,6 +108,7 @@ class Decoder {
   std::vector<LayerIndex> layers_;
   LinearIndex embedding_, head_;
   int norm_ = 0;
+  size_t magnitude_count_ = 0;
   Rope rope_;
 };
 

@@ -39,7 +39,9 @@ mx::array weight_rows(const Arrays& parameters, const LinearIndex& at, int begin
 
 // What DoRA multiplies outputs by: [out].
 mx::array magnitude_scale(const Arrays& parameters, const LinearIndex& at, mx::Dtype dtype) {
-  const mx::array norms = mx::stop_gradient(weight_norms(parameters, at));
+  const bool there = static_cast<size_t>(at.norms) < parameters.size();
+  const mx::array norms =
+      mx::stop_gradient(there ? parameters[static_cast<size_t>(at.norms)] : weight_norms(parameters, at));
   return mx::astype(mx::divide(as(parameters, at.magnitude, mx::float32), norms), dtype);
 }
 

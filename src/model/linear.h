@@ -17,9 +17,11 @@ struct LinearIndex {
   int weight = -1, bias = -1;          // [out, in], [out]; an embedding's is [ids, out]
   int scales = -1, biases = -1;        // of a quantized weight, group by group along its rows
   int a = -1, b = -1, magnitude = -1;  // of an adapter: [rank, in], [out, rank], [out]; in is an embedding's ids
-  int group_size = 0, bits = 0;        // of a quantized weight
-  float scale = 0.0f;                  // of the adapter
-  uint32_t module = 0;                 // its number, for dropout
+  // weight_norms, where there is a magnitude: past all tensors. Where Parameters end before, they are made when needed.
+  int norms = -1;
+  int group_size = 0, bits = 0;  // of a quantized weight
+  float scale = 0.0f;            // of the adapter
+  uint32_t module = 0;           // its number, for dropout
   bool embedding = false;
 
   bool quantized() const { return scales >= 0; }

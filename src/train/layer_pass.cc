@@ -108,7 +108,10 @@ Arrays LayerPass::run(const Parameters& parameters, int64_t layer, Stage stage, 
                       const Arrays& inputs) const {
   const std::optional<Dropout> dropout = dropout_ ? std::optional(dropout_->part(tokens.begin, tokens.end)) : dropout_;
   const Dropout* const dropped = dropout ? &*dropout : nullptr;
-  if (stage != Stage::rotation) return decoder_.stage(parameters, layer, stage, inputs, nullptr, dropped);
+  if (stage != Stage::rotation) {
+    if (norms_.empty()) return decoder_.stage(parameters, layer, stage, inputs, nullptr, dropped);
+    return decoder_.stage(joined(parameters, norms_), layer, stage, inputs, nullptr, dropped);
+  }
   const RopeTable rope = rope_.part(tokens.begin, tokens.end);
   return decoder_.stage(parameters, layer, stage, inputs, &rope);
 }

@@ -36,10 +36,13 @@ struct LayerBlocks {
 
 class LayerPass {
  public:
-  LayerPass(const Decoder& decoder, const Parameters& parameters, const Trained& trained, const AttentionMask& mask,
-            const RopeTable& rope, const std::optional<Dropout>& dropout, LayerBlocks blocks, Pacer& pacer)
+  // `norms`: DoRA's, parallel to the places that follow the layout; none: they are made block by block.
+  LayerPass(const Decoder& decoder, const Parameters& parameters, const std::vector<mx::array>& norms,
+            const Trained& trained, const AttentionMask& mask, const RopeTable& rope,
+            const std::optional<Dropout>& dropout, LayerBlocks blocks, Pacer& pacer)
       : decoder_(decoder),
         parameters_(parameters),
+        norms_(norms),
         trained_(trained),
         mask_(mask),
         rope_(rope),
@@ -75,6 +78,7 @@ class LayerPass {
 
   const Decoder& decoder_;
   const Parameters& parameters_;
+  const std::vector<mx::array>& norms_;
   const Trained& trained_;
   const AttentionMask& mask_;
   const RopeTable& rope_;

@@ -50,7 +50,8 @@ LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameter
       lowest_(decoder.shape().layers),
       pacer_(std::move(after_block)),
       ids_(values_of(batch.ids)),
-      targets_(values_of(batch.targets)) {
+      targets_(values_of(batch.targets)),
+      norms_(decoder.magnitude_count(), mx::zeros({0})) {
   for (const Piece& piece : pieces_of(decoder, trained_, blocks.vocab_rows)) {
     if (piece.layer >= 0) lowest_ = piece.layer;
   }
@@ -64,13 +65,8 @@ LayerwisePass::LayerwisePass(const Decoder& decoder, const Parameters& parameter
 }
 
 LayerPass LayerwisePass::layer_pass() {
-  return {decoder_,
-          parameters_,
-          trained_,
-          batch_.mask,
-          *rope_,
-          batch_.dropout,
-          {narrow(blocks_.queries), narrow(blocks_.tokens)},
+  return {decoder_,    parameters_, norms_,         trained_,
+          batch_.mask, *rope_,      batch_.dropout, {narrow(blocks_.queries), narrow(blocks_.tokens)},
           pacer_};
 }
 
@@ -81,15 +77,33 @@ Keep LayerwisePass::keep_of(int64_t layer) const {
   return from_last < products + blocks_.keep_attention ? Keep::attention : Keep::input;
 }
 
+// As Decoder::scaled_layers counts.
+void LayerwisePass::make_norms(int64_t layer) {
+  before_layer_(layer);
+  if (given_norms_) return;
+  Arrays made;
+  for (const LinearIndex* at : decoder_.scaled_layers(layer)) {
+    made.push_back(weight_norms(parameters_, *at));
+    norms_[static_cast<size_t>(at->norms) - decoder_.layout().size()] = made.back();
+  }
+  if (!made.empty()) pacer_.queue(std::move(made));
+}
+
+Parameters LayerwisePass::with_norms() const {
+  Parameters all = parameters_;
+  all.insert(all.end(), norms_.begin(), norms_.end());
+  return all;
+}
+
 // From the embedding to the last layer's output where targets are predicted.
 void LayerwisePass::run_layers(bool keep) {
-  before_layer_(-1);
-  mx::array x = decoder_.embed(parameters_, batch_.ids);
+  make_norms(-1);
+  mx::array x = decoder_.embed(with_norms(), batch_.ids);
   rope_ = decoder_.rope_table(batch_.places, x.dtype());
   mx::eval(x, rope_->cosine, rope_->sine);
   const LayerPass pass = layer_pass();
   for (int64_t layer = 0; layer < decoder_.shape().layers; ++layer) {
-    before_layer_(layer);
+    make_norms(layer);
     const bool keeps = keep && layer >= lowest_;
     LayerPass::Forward result = pass.forward(layer, x, keeps ? keep_of(layer) : Keep::input);
     x = std::move(result.output);
@@ -97,13 +111,14 @@ void LayerwisePass::run_layers(bool keep) {
   }
   states_ = mx::take(mx::reshape(x, {-1, x.shape(-1)}), batch_.positions, 0);
   states_->eval();
-  before_layer_(decoder_.shape().layers);
+  make_norms(decoder_.shape().layers);
 }
 
 double LayerwisePass::forward() {
   run_layers(true);
   const bool is_matrix = decoder_.head_is_matrix();
-  const mx::array& head = decoder_.head_weight(parameters_);
+  const Parameters parameters = with_norms();
+  const mx::array& head = decoder_.head_weight(parameters);
   const int targets = states_->shape(0);
   const bool to_head = is_trained(decoder_.head_index()), to_norm = is_trained(decoder_.norm_index());
   const bool whole = to_head && blocks_.vocab_rows >= decoder_.shape().vocab;
@@ -116,9 +131,9 @@ double LayerwisePass::forward() {
   if (batch_.dropout && !is_matrix) dropout = batch_.dropout->at(batch_.positions);
   Arrays losses;
   const auto norm = [&](const Arrays& in) {
-    Parameters parameters = parameters_;
-    parameters[static_cast<size_t>(decoder_.norm_index())] = in[1];
-    return Arrays{decoder_.norm(parameters, in[0])};
+    Parameters normed = parameters_;
+    normed[static_cast<size_t>(decoder_.norm_index())] = in[1];
+    return Arrays{decoder_.norm(normed, in[0])};
   };
   // As in a layer, nothing of a block is held when it is queued but what it is made for.
   const auto matrix_back = [&](int begin, int end, const mx::array& normed) {
@@ -138,7 +153,7 @@ double LayerwisePass::forward() {
     Arrays in = {normed};
     for (const int tensor : head_tensors_) in.push_back(parameters_[static_cast<size_t>(tensor)]);
     const std::optional<Dropout> here = dropout ? std::optional(dropout->part(begin, end)) : std::nullopt;
-    const HeadFunctionBlock block = head_function_block(head_function(decoder_, parameters_, head_tensors_, here), in,
+    const HeadFunctionBlock block = head_function_block(head_function(decoder_, parameters, head_tensors_, here), in,
                                                         part(batch_.targets, 0, begin, end));
     losses.push_back(block.loss);
     for (size_t i = 0; i < head_sums.size(); ++i) head_sums[i].add(block.gradients[i + 1]);
@@ -174,11 +189,12 @@ double LayerwisePass::forward() {
 
 double LayerwisePass::loss() {
   run_layers(false);
+  const Parameters parameters = with_norms();
   const auto value = [&](const mx::array& normed, const mx::array& targets) {
     if (decoder_.head_is_matrix()) {
       return summed_cross_entropy_value(normed, decoder_.head_weight(parameters_), targets);
     }
-    return head_function_value(head_function(decoder_, parameters_), normed, static_cast<int>(decoder_.shape().vocab),
+    return head_function_value(head_function(decoder_, parameters), normed, static_cast<int>(decoder_.shape().vocab),
                                targets);
   };
   Arrays losses;
@@ -246,7 +262,7 @@ Arrays LayerwisePass::embedding_adapter_gradients(const std::vector<int>& tensor
   for (const auto& [begin, end] : parts_of(batch_.ids.shape(1), narrow(blocks_.tokens))) {
     const mx::array ids = part(batch_.ids, 1, begin, end);
     const auto embed = [&](const Arrays& in) {
-      Parameters parameters = parameters_;
+      Parameters parameters = with_norms();
       for (size_t i = 0; i < tensors.size(); ++i) parameters[static_cast<size_t>(tensors[i])] = in[i];
       return Arrays{decoder_.embed(parameters, ids)};
     };
@@ -295,6 +311,8 @@ Arrays LayerwisePass::next_half() {
 
 void LayerwisePass::go_on_from(LayerwisePass& before) {
   whole_head_gradient_ = std::exchange(before.whole_head_gradient_, std::nullopt);
+  norms_ = before.norms_;
+  given_norms_ = true;
 }
 
 Arrays LayerwisePass::gradients_of(const Piece& piece, Arrays others) {

@@ -36,7 +36,8 @@ class LayerwisePass {
   void backward(const HandOver& hand_over);
 
   // Several passes of one step, whose forward passes are made one after another: the head's gradient, where it is made
-  // there, goes from one to the next. For after the forward pass of the one `before`, and before this one's.
+  // there, and DoRA's norms go from one to the next. For after the forward pass of the one `before`, and before this
+  // one's.
   void go_on_from(LayerwisePass& before);
   // Instead of backward: the gradients of a piece, added to those of the passes that came after this one, if any. For
   // every piece of pieces_of in order, of each from the last pass to the first.
@@ -50,6 +51,8 @@ class LayerwisePass {
   bool is_trained(int tensor) const { return trained_[static_cast<size_t>(tensor)]; }
   Keep keep_of(int64_t layer) const;
   void run_layers(bool keep);
+  void make_norms(int64_t layer);
+  Parameters with_norms() const;
   mx::array last_output_gradient();
   std::vector<mx::array> next_half();
   mx::array head_gradient(int64_t row, int64_t rows, std::vector<mx::array> others);
@@ -68,6 +71,8 @@ class LayerwisePass {
   std::function<void(int64_t)> before_layer_ = [](int64_t) {};
   std::vector<int32_t> ids_, targets_;
   std::optional<RopeTable> rope_;
+  std::vector<mx::array> norms_;  // DoRA's, which are the same for all blocks
+  bool given_norms_ = false;
   std::vector<KeptLayer> kept_;
   // Where targets are predicted: the last layer's output [T, C] (during forward), its gradient, and for the head's own
   // gradient the final norm of it (the norm's weight may be updated before) and log(sum(exp(logits))) [T, 1].
