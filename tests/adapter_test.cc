@@ -245,6 +245,11 @@ TEST_F(AdapterTest, WhatMakesNoSenseIsRefusedByName) {
   EXPECT_THAT(error(with(lora, {"--adapter", output("nowhere")})), HasSubstr("nowhere: not a directory"));
   ASSERT_EQ(run(train(with(lora, {"--iters", "1"}), "lora")).code, 0);
   EXPECT_THAT(error({"--fine-tune-type", "dora", "--adapter", output("lora")}), HasSubstr("is a LoRA adapter"));
+  fs::copy(output("lora"), output("nothing"), fs::copy_options::recursive);
+  nlohmann::json config = nlohmann::json::parse(read_file(output("nothing") / "adapter_config.json"));
+  config["lora_alpha"] = 0;
+  write_file(output("nothing") / "adapter_config.json", config.dump());
+  EXPECT_THAT(error(with(lora, {"--adapter", output("nothing")})), HasSubstr("its alpha makes"));
   EXPECT_THAT(run(train(with(lora, {"--iters", "1"}), "lora")).error, HasSubstr("already holds"));
   EXPECT_THAT(generate(output("lora")).error,
               HasSubstr("holds an adapter, not a model: use --model BASE --adapter " + output("lora").string()));

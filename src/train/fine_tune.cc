@@ -91,6 +91,11 @@ std::optional<Adapter> adapter_to_train(const TrainOptions& options, const Check
     fail(ErrorKind::input, "adapter: {} is a {} adapter, fine_tune_type asks for {}", options.lora.start.string(),
          adapter.shape.dora ? "DoRA" : "LoRA", dora ? "dora" : "lora");
   }
+  for (const AdaptedModule& module : adapter.shape.modules) {
+    if (module.scale != 0.0) continue;
+    fail(ErrorKind::input, "adapter: {}: its alpha makes {} nothing, and it would learn nothing",
+         options.lora.start.string(), module.name);
+  }
   adapter.base_copies.clear();  // what the base says itself
   adapter.base_digest = digest_of_base(base);
   for (mx::array& tensor : adapter.tensors) tensor = mx::astype(tensor, mx::float32);
