@@ -12,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -212,6 +213,36 @@ TEST_F(AdapterTest, AFailedFuseLeavesNothing) {
   EXPECT_EQ(again.code, 0) << again.error;
   EXPECT_TRUE(fs::exists(to / "model.safetensors"));
   EXPECT_FALSE(fs::exists(old));
+}
+
+// Of several at once one has the output, and the others are told so.
+TEST_F(AdapterTest, FusesIntoOneOutputAreKeptApart) {
+  ASSERT_EQ(run(train({"--fine-tune-type", "lora", "--iters", "1"})).code, 0);
+  const fs::path to = output("fused");
+  const ProcessOptions options =
+      program({TRUNKLINE_BINARY_DIR "/trunkline", "fuse", "--model", model(), "--adapter", output(), "--output", to});
+  std::vector<Process> processes;
+  for (int i = 0; i < 4; ++i) processes.push_back(Process::start(options));
+  int fused = 0;
+  for (Process& process : processes) {
+    const Ended ended = finish(process);
+    if (ended.code == 0) {
+      ++fused;
+    } else {
+      EXPECT_THAT(ended.error,
+                  AnyOf(HasSubstr("is in use by another run, process "), HasSubstr("is there already and not empty")));
+    }
+  }
+  EXPECT_EQ(fused, 1);
+  EXPECT_NO_THROW(load_checkpoint(to));
+  EXPECT_FALSE(fs::exists(to / ".lock"));
+  EXPECT_FALSE(fs::exists(output("fused.partial")));
+
+  write_file(output("file"), "");
+  const Ended file = fuse("out", output("file"));
+  EXPECT_EQ(file.code, 1);
+  EXPECT_THAT(file.error, HasSubstr(output("file").string() + " is a file: name a directory"));
+  EXPECT_FALSE(fs::exists(output("file.partial")));
 }
 
 TEST_F(AdapterTest, AnotherBaseIsTold) {

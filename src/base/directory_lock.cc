@@ -36,11 +36,15 @@ bool is_there(int fd, const fs::path& path) {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(fs::path directory, const char* option) : directory_(std::move(directory)) {
-  made_ = fs::create_directories(directory_);
-  const fs::path path = directory_ / ".lock";
+DirectoryLock::DirectoryLock(fs::path directory, const std::string& option) : directory_(std::move(directory)) {
+  const fs::path path = directory_ / kFile;
   do {
-    file_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    made_ = fs::create_directories(directory_);
+    opened_ = Fd(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!opened_ && errno == ENOENT) continue;  // its last holder has just removed it
+    if (!opened_) fail_errno("open {}", directory_.string());
+    file_ = Fd(::openat(opened_.get(), kFile, O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!file_ && errno == ENOENT) continue;
     if (!file_) fail_errno("open {}", path.string());
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;
     if (errno != EWOULDBLOCK) fail_errno("cannot lock {}, by which runs keep out of each other's way", path.string());
@@ -55,9 +59,9 @@ DirectoryLock::DirectoryLock(fs::path directory, const char* option) : directory
 }
 
 DirectoryLock::~DirectoryLock() {
-  std::error_code ignored;
-  fs::remove(directory_ / ".lock", ignored);  // while it is locked: nobody else holds this very file
+  ::unlinkat(opened_.get(), kFile, 0);  // while it is locked: nobody else holds this very file
   file_.reset();
+  std::error_code ignored;
   if (made_) fs::remove(directory_, ignored);  // if it is empty
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "base/fd.h"
 
@@ -9,11 +10,13 @@ namespace trunkline {
 
 // While one lives, nobody else gets the directory. It is a lock on the file .lock in it, which names the process and
 // its host and is removed at the end; a killed process leaves the file and not the lock. The directory is made if need
-// be, and goes again if nothing was put into it.
+// be, and goes again if nothing was put into it. It may be renamed meanwhile.
 class DirectoryLock {
  public:
+  static constexpr const char* kFile = ".lock";
+
   // `option`: what the directory was given by, for messages. Throws Error(input) naming who has it.
-  DirectoryLock(std::filesystem::path directory, const char* option);
+  DirectoryLock(std::filesystem::path directory, const std::string& option);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
@@ -21,7 +24,7 @@ class DirectoryLock {
  private:
   std::filesystem::path directory_;
   bool made_ = false;  // here
-  Fd file_;
+  Fd opened_, file_;
 };
 
 }  // namespace trunkline

@@ -51,6 +51,20 @@ TEST_F(DirectoryLockTest, WhatWasPutThereStays) {
   EXPECT_FALSE(fs::exists(output_ / ".lock"));
 }
 
+TEST_F(DirectoryLockTest, GoesWithARenamedDirectory) {
+  const fs::path renamed = folder_ / "renamed";
+  {
+    const DirectoryLock lock(output_, "--output");
+    write_file(output_ / "made", "");
+    fs::rename(output_, renamed);
+    const DirectoryLock next(output_, "--output");  // the name is free
+    EXPECT_TRUE(fs::exists(output_ / ".lock"));
+  }
+  EXPECT_FALSE(fs::exists(output_));
+  EXPECT_TRUE(fs::exists(renamed / "made"));
+  EXPECT_FALSE(fs::exists(renamed / ".lock"));
+}
+
 TEST_F(DirectoryLockTest, AKilledRunsFileIsNoLock) {
   fs::create_directories(output_);
   write_file(output_ / ".lock",

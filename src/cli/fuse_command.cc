@@ -1,7 +1,10 @@
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "base/directory_lock.h"
 #include "base/fail.h"
 #include "base/file.h"
 #include "cli/command.h"
@@ -25,36 +28,62 @@ std::optional<mx::Dtype> dtype_of(const std::string& name) {
   return std::nullopt;
 }
 
-// A directory that appears under its name at commit(), whole; until then it is made beside it, and without commit
-// nothing is left. What a killed process left there goes.
+// OUTPUT, which appears under its name at commit(), whole; until then it is made beside it, by one process at a time,
+// and without commit nothing is left. What a killed process left there goes.
 class NewDirectory {
  public:
   explicit NewDirectory(const fs::path& path) : path_((fs::absolute(path) / "").lexically_normal().parent_path()) {
+    require_new(path);
     // An empty directory that is there already may be a link to where there is room.
     if (fs::exists(path_)) path_ = fs::canonical(path_);
     beside_ = path_.parent_path() / (path_.filename().string() + ".partial");
-    fs::remove_all(beside_);
+    lock_.emplace(beside_, "--output " + path.string());
+    require_new(path);  // the process that had it may have come to its end just now
+    clear();
   }
   ~NewDirectory() {
+    try {
+      if (!committed_) clear();
+    } catch (const std::exception&) {  // the next process tries again
+    }
+    lock_.reset();
     std::error_code ignored;
-    fs::remove_all(beside_, ignored);
+    fs::remove(beside_, ignored);  // if it is empty: another process may have it now
   }
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
 
   const fs::path& beside() const { return beside_; }
-  void commit() const { rename_directory(beside_, path_); }  // over an empty one
+  void commit() {
+    rename_directory(beside_, path_);  // over an empty one
+    committed_ = true;
+  }
 
  private:
+  static void require_new(const fs::path& path) {
+    if (!fs::exists(path)) return;
+    if (!fs::is_directory(path)) {
+      fail(ErrorKind::input, "--output: {} is a file: name a directory", path.string());
+    }
+    if (!fs::is_empty(path)) {
+      fail(ErrorKind::input, "--output: {} is there already and not empty: name another directory", path.string());
+    }
+  }
+  void clear() const {
+    std::vector<fs::path> left;
+    for (const auto& entry : fs::directory_iterator(beside_)) {
+      if (entry.path().filename() != DirectoryLock::kFile) left.push_back(entry.path());
+    }
+    for (const fs::path& one : left) fs::remove_all(one);
+  }
+
   fs::path path_, beside_;
+  std::optional<DirectoryLock> lock_;
+  bool committed_ = false;
 };
 
 int run_fuse(const FuseRequest& request) {
-  if (fs::exists(request.output) && (!fs::is_directory(request.output) || !fs::is_empty(request.output))) {
-    fail(ErrorKind::input, "--output: {} is there already and not empty: name another directory",
-         request.output.string());
-  }
-  const NewDirectory output(request.output);
+  NewDirectory output(request.output);
   Checkpoint base = load_checkpoint(request.model);
   for (const std::string& warning : base.warnings) fmt::print(stderr, "warning: {}\n", warning);
   const Adapter adapter = load_adapter(request.adapter, base);
