@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
+#include "base/directory_lock.h"
 #include "base/fail.h"
 #include "base/file.h"
 #include "model/checkpoint.h"
@@ -30,9 +32,15 @@ bool is_weights(const fs::path& path) {
 }
 
 // What one of our training runs leaves beside its model: of no use to the next run, and in its way.
+constexpr std::array kRunFiles = {"checkpoints", "metrics.jsonl", "settings.yaml", "loss.svg", DirectoryLock::kFile};
+
 bool is_run_file(const fs::path& relative) {
-  static const std::set<std::string> names = {"checkpoints", "metrics.jsonl", "settings.yaml", "loss.svg"};
-  return names.contains(relative.begin()->string());
+  return std::ranges::find(kRunFiles, relative.begin()->string()) != kRunFiles.end();
+}
+
+// Whether a run had `directory` for its output. A single name may be a coincidence.
+bool is_run_output(const fs::path& directory) {
+  return std::ranges::count_if(kRunFiles, [&](const char* name) { return fs::exists(directory / name); }) > 1;
 }
 
 std::string dtype_name(mx::Dtype dtype) {
@@ -55,10 +63,12 @@ void copy_other_files(const Checkpoint& checkpoint, const fs::path& target, std:
     const fs::path relative = it->path().lexically_relative(source);
     if (it->is_directory()) {
       const bool hidden = it->path().filename().string().starts_with('.');
-      if (hidden || is_run_file(relative) || fs::equivalent(it->path(), target)) it.disable_recursion_pending();
+      if (hidden || is_run_file(relative) || is_run_output(it->path()) || fs::equivalent(it->path(), target)) {
+        it.disable_recursion_pending();
+      }
       continue;
     }
-    if (is_weights(relative) || is_run_file(relative)) continue;
+    if (is_weights(relative) || is_run_file(relative) || relative.filename() == DirectoryLock::kFile) continue;
     if (!fs::exists(it->path())) {
       fail(ErrorKind::input, "{}: a link to a file that is not there", it->path().string());
     }

@@ -294,20 +294,16 @@ TEST(SaveCheckpoint, CopiesEveryOtherFileByteForByte) {
                                          "empty",
                                          "notes.bin",
                                          "additional_chat_templates/tool.jinja",
-                                         "original/params.json"};
-  const std::vector<std::string> left = {"pytorch_model.bin",
-                                         "pytorch_model-00001-of-00002.bin",
-                                         "pytorch_model.bin.index.json",
-                                         "model.safetensors.index.json",
-                                         "model-Q4_1.gguf",
-                                         "original/consolidated.00.pth",
-                                         "tf_model.h5",
-                                         "flax_model.msgpack",
-                                         "onnx/model.onnx",
-                                         ".cache/huggingface/x.metadata",
-                                         ".git/config",
-                                         "checkpoints/100/state.json",
-                                         "metrics.jsonl"};
+                                         "original/params.json",
+                                         "original/settings.yaml"};  // alone it is no sign of a run
+  const std::vector<std::string> left = {
+      "pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json",
+      "model.safetensors.index.json", "model-Q4_1.gguf", "original/consolidated.00.pth", "tf_model.h5",
+      "flax_model.msgpack", "onnx/model.onnx", ".cache/huggingface/x.metadata", ".git/config",
+      "checkpoints/100/state.json", "metrics.jsonl",
+      // Outputs of runs, at any depth; one that has only just begun.
+      "out/settings.yaml", "out/metrics.jsonl", "out/config.json", "runs/first/checkpoints/8/manifest.json",
+      "runs/first/metrics.jsonl", "runs/first/notes.txt", "runs/second/.lock"};
   std::string every_byte;
   for (int i = 0; i < 256; ++i) every_byte += static_cast<char>(i);
   for (const auto& names : {kept, left}) {
