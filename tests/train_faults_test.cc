@@ -295,10 +295,104 @@ TEST_F(TrainFaultsTest, AnOutputInUseIsRefused) {
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.error, AllOf(HasSubstr("already holds"), HasSubstr("--resume")));
   EXPECT_EQ(weights(), before);
-  ended = run(train({"--iters", "1", "--resume"}, "nowhere"));
-  EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.error, HasSubstr("holds no run to go on with"));
-  EXPECT_FALSE(fs::exists(output("nowhere")));
+  // A name that may be mistyped begins no run.
+  fs::create_directories(output("empty"));
+  fs::create_directories(output("other"));
+  write_file(output("other") / "letter.txt", "");
+  for (const auto& [out, why] :
+       {std::pair("nowhere", "no such directory"), {"empty", "is empty"}, {"other", "nothing"}}) {
+    const bool there = fs::exists(output(out));
+    ended = run(train({"--iters", "1", "--resume"}, out));
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.error, AllOf(HasSubstr("holds no run to go on with: "), HasSubstr(why)));
+    EXPECT_EQ(fs::exists(output(out)), there);
+  }
+  ended = run(train({"--iters", "1", "--resume", "--output", data() / "train.jsonl"}));
+  EXPECT_THAT(ended.error, HasSubstr("train.jsonl is not a directory"));
+}
+
+// Checkpoints are what is gone on from; where a run died before its first one, it begins again, with metrics of its
+// own.
+TEST_F(TrainFaultsTest, WhatIsGoneOnWithAreCheckpoints) {
+  ASSERT_EQ(run(train({"--iters", "2"})).code, 0);
+  fs::remove(output() / "settings.yaml");
+  Ended ended = run(train({"--iters", "3", "--resume"}));
+  EXPECT_EQ(ended.code, 0) << ended.error;
+  EXPECT_THAT(ended.output, HasSubstr("going on from step 2"));
+  EXPECT_TRUE(fs::exists(output() / "settings.yaml"));
+
+  for (const char* left : {".lock", "settings.yaml", "metrics.jsonl"}) {
+    for (const bool resume : {true, false}) {
+      const std::string out = fmt::format("{}-{}", left + 1, resume);
+      fs::create_directories(output(out));
+      write_file(output(out) / left, R"({"step": 0, "val_loss": 1.5})"
+                                     "\n");
+      ended = run(train(
+          with({"--iters", "1"}, resume ? std::vector<std::string>{"--resume"} : std::vector<std::string>{}), out));
+      EXPECT_EQ(ended.code, 0) << ended.error;
+      ASSERT_EQ(metrics(out).size(), 3u) << left;  // a validation, the step, a validation
+      EXPECT_NE(metrics(out)[0]["val_loss"], 1.5);
+    }
+  }
+}
+
+TEST_F(TrainFaultsTest, DamagedMetricsAreToldAndTheRestIsKept) {
+  ASSERT_EQ(run(train({"--iters", "4", "--val-batches", "0", "--save-every", "1", "--keep", "4"})).code, 0);
+  const fs::path path = output() / "metrics.jsonl";
+  std::vector<std::string> lines;
+  std::istringstream text(read_file(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(line + "\n");
+  ASSERT_EQ(lines.size(), 4u);
+  const auto resumed = [&](const std::string& bytes) {
+    fs::remove_all(output("again"));
+    fs::copy(output(), output("again"), fs::copy_options::recursive);
+    write_file(output("again") / "metrics.jsonl", bytes);
+    const Ended ended = run(train({"--iters", "5", "--val-batches", "0", "--resume"}, "again"));
+    EXPECT_EQ(ended.code, 0) << ended.error;
+    return ended.output;
+  };
+  EXPECT_THAT(resumed(lines[0] + "{\"step\": \xff\x01\n" + lines[2] +
+                      R"({"step": "4"})"
+                      "\n"),
+              AllOf(HasSubstr("metrics.jsonl: 2 damaged lines were dropped, the first of them line 2"),
+                    HasSubstr("no lines of step 4 are there")));
+  EXPECT_TRUE(read_file(output("again") / "metrics.jsonl").starts_with(lines[0] + lines[2] + "{\"step\":5,"));
+  EXPECT_THAT(resumed(lines[0] + lines[1] + lines[2].substr(0, 30)),
+              AllOf(Not(HasSubstr("damaged")), HasSubstr("no lines of steps 3 to 4 are there")));
+  // What a crash leaves of a step that is made again is no loss.
+  EXPECT_THAT(resumed(lines[0] + lines[1] + lines[2] + lines[3] + "{\"step\": 5, \"lo"),
+              Not(HasSubstr("metrics.jsonl:")));
+}
+
+// A full disk, in a checkpoint and in the model at the end: each rank says where it stands and how to go on.
+TEST_F(TrainFaultsTest, WhatEndsARunFromOutsideIsToldWithHowToGoOn) {
+  ASSERT_EQ(run(train({"--iters", "2"})).code, 0);
+  const std::string tail = fmt::format(
+      "; the last good checkpoint is {}/checkpoints/2: with the cause put right, the same command with --resume goes "
+      "on "
+      "from it",
+      output().string());
+  const auto times_said = [&](const std::string& text) {
+    size_t times = 0;
+    for (size_t at = text.find(tail); at != std::string::npos; at = text.find(tail, at + 1)) ++times;
+    return times;
+  };
+  for (const int ranks : {1, 2}) {
+    ProcessOptions options = train({"--iters", "4", "--resume"}, "out", ranks);
+    const std::vector<std::string> limited = {"/bin/sh", "-c", "trap '' XFSZ; ulimit -f 24; exec \"$0\" \"$@\""};
+    options.argv.insert(options.argv.begin(), limited.begin(), limited.end());
+    const Ended ended = run(options);
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.error, HasSubstr("checkpoints/4.part/weights.safetensors: File too large"));
+    EXPECT_EQ(times_said(ended.error), static_cast<size_t>(ranks)) << ended.error;
+  }
+  fs::remove(output() / "model.safetensors");
+  fs::create_directories(output() / "model.safetensors" / "in the way");
+  for (const int ranks : {1, 2}) {
+    const Ended ended = run(train({"--iters", "2", "--resume"}, "out", ranks));
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_EQ(times_said(ended.error), static_cast<size_t>(ranks)) << ended.error;
+  }
 }
 
 // Every file in a folder, and its bytes.

@@ -183,6 +183,85 @@ TEST_F(TrainWatchTest, ARunEndsEarlyAndSavesItsBest) {
   EXPECT_THAT(more.output, HasSubstr(fmt::format("early stopping after step {}", last + 2)));
 }
 
+// Ends three validations after the best, which is not the last step's then.
+const std::vector<std::string> kSoonSpoilt = {
+    "--iters", "200", "--batch-size",     "24", "--learning-rate",           "0.3", "--val-batches", "-1",
+    "--keep",  "1",   "--steps-per-eval", "1",  "--early-stopping-patience", "3"};
+
+// The step of the best validation, and the last one.
+std::pair<int64_t, int64_t> best_and_last(const std::vector<nlohmann::json>& metrics) {
+  std::pair<int64_t, int64_t> found;
+  for (const auto& line : metrics) {
+    found.first = line.value("best_step", found.first);
+    found.second = line["step"];
+  }
+  return found;
+}
+
+// A best checkpoint that is damaged or gone is told at the start, and what is saved instead; nothing is written over.
+TEST_F(TrainWatchTest, ALostBestIsToldAtTheStart) {
+  const auto settings = with(kSoonSpoilt, {"--save-every", "4", "--load-best-model-at-end"});
+  ASSERT_EQ(run(train(settings, "whole")).code, 0);
+  const auto [best, last] = best_and_last(metrics("whole"));
+  ASSERT_LT(best, last);
+  const std::string of_best = weights("whole");
+  const auto copy_of_whole = [&](const char* name) {
+    fs::copy(output("whole"), output(name), fs::copy_options::recursive);
+    return output(name) / "checkpoints" / std::to_string(best);
+  };
+  const std::string lost = fmt::format("warning: there is no checkpoint of the best validation so far, ");
+  const std::string set_aside = fmt::format("warning: checkpoint {} is damaged and was set aside as ", best);
+  const auto cut = [](const fs::path& checkpoint) { fs::resize_file(checkpoint / "weights.safetensors", 100); };
+
+  // The model is gone too: that of the last step is saved.
+  fs::path checkpoint = copy_of_whole("damaged");
+  cut(checkpoint);
+  fs::remove(output("damaged") / "model.safetensors");
+  const Ended saved = run(train(with(settings, {"--resume"}), "damaged", 2));
+  ASSERT_EQ(saved.code, 0) << saved.error;
+  EXPECT_THAT(saved.output, AllOf(HasSubstr(set_aside), HasSubstr(lost),
+                                  HasSubstr(": the model that is saved is that of the last step")));
+  EXPECT_TRUE(fs::exists(checkpoint.string() + ".damaged"));
+  const SafetensorsFile newest(output("damaged") / "checkpoints" / std::to_string(last) / "weights.safetensors");
+  const SafetensorsFile model(output("damaged") / "model.safetensors");
+  for (const auto& [name, tensor] : model.tensors()) {
+    EXPECT_TRUE(mx::array_equal(model.load(name), newest.load(name)).item<bool>()) << name;
+  }
+  // Again, it is as it was saved.
+  EXPECT_EQ(run(train(with(settings, {"--resume"}), "damaged")).code, 0);
+
+  // A model that is there may be the best one: it stays.
+  cut(copy_of_whole("kept"));
+  for (int i = 0; i < 2; ++i) {
+    const Ended kept = run(train(with(settings, {"--resume"}), "kept"));
+    EXPECT_EQ(kept.code, 1);
+    EXPECT_THAT(kept.error, AllOf(HasSubstr("model.safetensors"), HasSubstr("stays as it is")));
+    EXPECT_EQ(weights("kept"), of_best);
+  }
+
+  // With steps left to do it is told before them.
+  fs::remove_all(copy_of_whole("longer"));
+  const Ended longer = run(train(with(settings, {"--resume", "--early-stopping-patience", "4"}), "longer"));
+  ASSERT_EQ(longer.code, 0) << longer.error;
+  const size_t told = longer.output.find(lost), first_step = longer.output.find(fmt::format("step {}/", last + 1));
+  EXPECT_LT(told, first_step) << longer.output;
+  EXPECT_THAT(longer.output,
+              HasSubstr("unless a later one is better, the model that is saved is that of the last step"));
+}
+
+// Never kept by the run that is gone on with: told too.
+TEST_F(TrainWatchTest, ABestThatWasNotKeptIsTold) {
+  ASSERT_EQ(run(train(kSoonSpoilt)).code, 0);
+  const auto [best, last] = best_and_last(metrics());
+  ASSERT_FALSE(fs::exists(output() / "checkpoints" / std::to_string(best)));
+  const Ended ended =
+      run(train(with(kSoonSpoilt, {"--early-stopping-patience", "4", "--resume", "--load-best-model-at-end"})));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_LT(ended.output.find(fmt::format("warning: there is no checkpoint of the best validation so far, ")),
+            ended.output.find(fmt::format("step {}/", last + 1)))
+      << ended.output;
+}
+
 // The same of an adapter, with packed rows.
 TEST_F(TrainWatchTest, AnAdapterIsWatchedToo) {
   const std::vector<std::string> settings = {"--fine-tune-type",
@@ -242,6 +321,39 @@ TEST_F(TrainWatchTest, SigtermFinishesTheStepAndSaves) {
   EXPECT_THAT(job_ended.output, HasSubstr("interrupted after step "));
   const int64_t job_last = metrics("job").back()["step"];
   EXPECT_TRUE(fs::exists(output("job") / "checkpoints" / std::to_string(job_last) / "manifest.json"));
+}
+
+// While rows are tokenized too: nothing is left, and nobody says anything but that.
+TEST_F(TrainWatchTest, AnInterruptWhileRowsAreTokenizedLeavesNothing) {
+  const fs::path python = folder_ / "python", started = folder_ / "started";
+  write_file(python,
+             fmt::format("#!/bin/sh\ntouch {}\nsleep 0.7\nexec {} \"$@\"\n", started.string(), TRUNKLINE_TEST_PYTHON),
+             0777);
+  const auto start = [&](const char* out, int ranks) {
+    fs::remove(started);
+    ProcessOptions options = train({"--iters", "2"}, out, ranks);
+    options.environment.emplace_back("TRUNKLINE_PYTHON", python.string());
+    options.own_group = ranks == 1;  // the tokenizer's process gets the signal too
+    Process process = Process::start(options);
+    const Deadline deadline = Deadline::after(std::chrono::seconds(30));
+    while (!fs::exists(started) && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return process;
+  };
+  for (const auto& [number, ranks] : {std::pair(SIGINT, 1), {SIGTERM, 1}, {SIGINT, 2}}) {
+    Process process = start("out", ranks);
+    process.signal(number);
+    const Ended ended = finish(process);
+    EXPECT_EQ(ended.code, 130) << ended.error;
+    EXPECT_THAT(ended.output, HasSubstr("interrupted before the first step: nothing was trained"));
+    if (ranks == 1) {
+      EXPECT_EQ(ended.error, "");
+    }
+    EXPECT_FALSE(fs::exists(output()));
+  }
+  // One that is killed cannot say anything, and its tokenizer does not either.
+  Process process = start("out", 1);
+  ::kill(process.pid(), SIGKILL);
+  EXPECT_EQ(finish(process).error, "");
 }
 
 TEST_F(TrainWatchTest, TwoRunsInOneOutputAreKeptApart) {

@@ -28,10 +28,11 @@ constexpr std::chrono::seconds kStart{120};
 constexpr std::chrono::seconds kAnswer{300};
 constexpr std::chrono::seconds kExit{2};
 
-// The program comes first on standard input, then requests. An entry of sys.path that is empty means the current
-// directory, whose files must not stand in for libraries.
+// The program comes first on standard input, cut short if this process is gone; then requests. An entry of sys.path
+// that is empty means the current directory, whose files must not stand in for libraries.
 constexpr const char* kBootstrap =
-    "import sys; sys.path[:] = [path for path in sys.path if path]; source = sys.stdin.buffer.read(int(sys.argv[1])); "
+    "import sys; sys.path[:] = [path for path in sys.path if path]; size = int(sys.argv[1]); "
+    "source = sys.stdin.buffer.read(size); len(source) == size or sys.exit(); "
     "space = {'__name__': 'text_child'}; exec(compile(source, 'text_child.py', 'exec'), space); "
     "space['main'](source.decode())";
 

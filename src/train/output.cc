@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/directory_lock.h"
 #include "base/fail.h"
 #include "base/file.h"
 #include "base/version.h"
@@ -13,18 +14,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSettings = "settings.yaml";
+constexpr const char* kCheckpoints = "checkpoints";
 
 // What in `output` a new run would overwrite or be mistaken for; empty if nothing.
 std::string found_in(const fs::path& output) {
   if (!fs::exists(output)) return {};
-  if (!fs::is_directory(output)) fail(ErrorKind::input, "--output: {} is not a directory", output.string());
   for (const auto& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || name == "config.json") {
       return "a model (" + name + ")";
     }
     if (name == "adapter_config.json") return "an adapter (" + name + ")";
-    if (name == "checkpoints" && !fs::is_empty(entry.path())) return "checkpoints";
+    if (name == kCheckpoints && !fs::is_empty(entry.path())) return kCheckpoints;
   }
   return {};
 }
@@ -85,9 +86,16 @@ Parameters full_weights(const Checkpoint& source, const Trained& trained, const 
 }  // namespace
 
 void check_output(const fs::path& output, bool resume) {
+  const bool there = fs::exists(output);
+  if (there && !fs::is_directory(output)) fail(ErrorKind::input, "--output: {} is not a directory", output.string());
   if (resume) {
-    if (fs::exists(output / kSettings)) return;
-    fail(ErrorKind::input, "--resume: {} holds no run to go on with ({} is not there)", output.string(), kSettings);
+    for (const char* left : {kCheckpoints, kSettings, "metrics.jsonl", DirectoryLock::kFile}) {
+      if (fs::exists(output / left)) return;
+    }
+    fail(ErrorKind::input, "--resume: {} holds no run to go on with: {}", output.string(),
+         !there                 ? "there is no such directory"
+         : fs::is_empty(output) ? "it is empty"
+                                : "nothing in it is what a run leaves (checkpoints, settings.yaml, metrics.jsonl)");
   }
   if (const std::string found = found_in(output); !found.empty()) {
     fail(ErrorKind::input, "--output: {} already holds {}: go on with it with --resume, or name another directory",
@@ -104,6 +112,16 @@ void check_begins_again(const fs::path& output) {
       "into {0}/checkpoints, or train into another --output{2}",
       output.string(), found,
       found.starts_with("a model") ? fmt::format(" (--model {} begins with that model)", output.string()) : "");
+}
+
+void check_holds_no_best(const fs::path& output) {
+  for (const auto& entry : fs::directory_iterator(output)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    fail(ErrorKind::input,
+         "{} is not what the last step left and may be of the best validation, of which there is no checkpoint: it "
+         "stays as it is. To have the last step's saved instead, move it away, or leave out --load-best-model-at-end",
+         entry.path().string());
+  }
 }
 
 void write_settings(const fs::path& output, const std::vector<Setting>& settings) {

@@ -12,12 +12,16 @@
 namespace trunkline {
 
 // Throws Error(input) if OUTPUT holds a model or checkpoints and `resume` is not given, or if it is given and OUTPUT
-// holds no run.
+// holds nothing that a run leaves: its name may be mistyped.
 void check_output(const std::filesystem::path& output, bool resume);
 
 // Throws Error(input) if a run that was to go on, and found no whole checkpoint, would write over something by
 // beginning again: a model, or checkpoints that are damaged.
 void check_begins_again(const std::filesystem::path& output);
+
+// Throws Error(input) if OUTPUT holds weights. For a run at its end that has lost the checkpoint of its best
+// validation: they may be those.
+void check_holds_no_best(const std::filesystem::path& output);
 
 // The settings as OUTPUT/settings.yaml, which `trunkline train -c` reads.
 void write_settings(const std::filesystem::path& output, const std::vector<Setting>& settings);

@@ -26,17 +26,33 @@ std::string duration(double seconds) {
   return fmt::format("{}s", whole);
 }
 
-// Drops lines past step `done`, and a last line that a crash cut short.
-void rewind(const fs::path& path, int64_t done) {
-  if (!fs::exists(path)) return;
-  std::string kept, line;
-  std::istringstream lines(read_file(path));
-  while (std::getline(lines, line)) {
+// The whole lines up to step `done`. A last line that a crash cut short is no damage.
+std::string lines_until(const fs::path& path, int64_t done, std::vector<std::string>& warnings) {
+  std::istringstream lines(fs::exists(path) ? read_file(path) : "");
+  std::string kept;
+  int64_t number = 0, damaged = 0, first_damaged = 0, last_step = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
     const auto value = nlohmann::json::parse(line, nullptr, false);
-    if (!value.is_object() || !value.contains("step") || value["step"].get<int64_t>() > done) break;
+    const auto step = value.is_object() ? value.find("step") : value.end();
+    if (step == value.end() || !step->is_number_integer()) {
+      if (!lines.eof() && ++damaged == 1) first_damaged = number;
+      continue;
+    }
+    if (step->get<int64_t>() > done) continue;
+    last_step = step->get<int64_t>();
     kept += line + "\n";
   }
-  write_file(path, kept);
+  if (damaged > 0) {
+    warnings.push_back(fmt::format("{}: {} damaged line{} dropped, the first of them line {}", path.string(), damaged,
+                                   damaged == 1 ? " was" : "s were", first_damaged));
+  }
+  if (last_step < done) {
+    const std::string steps =
+        last_step + 1 == done ? fmt::format("step {}", done) : fmt::format("steps {} to {}", last_step + 1, done);
+    warnings.push_back(fmt::format("{}: no lines of {} are there", path.string(), steps));
+  }
+  return kept;
 }
 
 }  // namespace
@@ -48,9 +64,9 @@ Progress::Progress(const fs::path& output, int64_t total, int64_t steps_per_repo
       total_(total),
       steps_per_report_(steps_per_report) {}
 
-void Progress::open(int64_t done) {
+void Progress::open(int64_t done, std::vector<std::string>& warnings) {
   if (quiet_) return;
-  rewind(metrics_path_, done);
+  write_file(metrics_path_, done == 0 ? "" : lines_until(metrics_path_, done, warnings));
   metrics_.open(metrics_path_, std::ios::app);
   if (!metrics_) fail(ErrorKind::system, "cannot write {}", metrics_path_.string());
 }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "train/run_state.h"
@@ -16,9 +18,10 @@ class Progress {
   // `quiet`: says and writes nothing (the other ranks). A throughput line every `steps_per_report` steps.
   Progress(const std::filesystem::path& output, int64_t total, int64_t steps_per_report, bool quiet);
 
-  // Before anything is written to metrics.jsonl. Its lines past step `done` are dropped: they are of steps that a
-  // resumed run makes again.
-  void open(int64_t done);
+  // Before anything is written to metrics.jsonl, which is a new file unless steps are `done`. Of a resumed run, lines
+  // past them are dropped, since it makes these steps again; `warnings` tells of damaged lines and of steps without
+  // one.
+  void open(int64_t done, std::vector<std::string>& warnings);
 
   // `seconds`: what the step took, without validation and saving.
   void step(const RunState& state, const StepResult& result, double learning_rate, double seconds);

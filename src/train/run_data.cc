@@ -1,15 +1,23 @@
 #include "train/run_data.h"
 
+#include "base/fail.h"
 #include "model/text.h"
 #include "train/together.h"
 
 namespace trunkline {
 namespace {
 
-RunData read(const TrainOptions& options, int64_t vocab) {
+void end_if_wished(const InterruptWatch& interrupts) {
+  if (interrupts.wished()) fail(ErrorKind::system, "interrupted");
+}
+
+RunData read(const TrainOptions& options, int64_t vocab, const InterruptWatch& interrupts) {
+  end_if_wished(interrupts);
   Text text(options.model);
+  DataOptions row_options = options.rows;
+  row_options.progress = [&](int64_t, int64_t) { end_if_wished(interrupts); };
   const auto open = [&](const char* file) {
-    Dataset rows = Dataset::open(options.data / file, text, options.rows, vocab);
+    Dataset rows = Dataset::open(options.data / file, text, row_options, vocab);
     return options.packing ? Sequences::packed(std::move(rows), options.rows.max_seq_length)
                            : Sequences(std::move(rows));
   };
@@ -33,13 +41,25 @@ bool is_first_on_host(const Group& group) {
 
 }  // namespace
 
-RunData read_data(Group& group, const TrainOptions& options, int64_t vocab) {
+std::optional<RunData> read_data(Group& group, const TrainOptions& options, int64_t vocab,
+                                 const InterruptWatch& interrupts) {
   const bool first = is_first_on_host(group);
   RunData data;
   for (const bool turn : {true, false}) {
+    int64_t interrupted = 0;
     together(group, [&] {
-      if (first == turn) data = read(options, vocab);
+      if (first != turn) return;
+      try {
+        data = read(options, vocab, interrupts);
+      } catch (const Error&) {
+        if (!interrupts.wished()) throw;
+        interrupted = 1;  // whatever it was: the signal may have reached the tokenizer's process too
+      }
     });
+    group.all_max(&interrupted, &interrupted, 1, Dtype::i64);
+    if (interrupted == 0) continue;
+    if (group.rank() == 0) fmt::print("interrupted before the first step: nothing was trained\n");
+    return std::nullopt;
   }
   return data;
 }

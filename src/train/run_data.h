@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "train/options.h"
 #include "train/sequences.h"
 #include "trunkline/group.h"
@@ -17,6 +18,8 @@ struct RunData {
 };
 
 // All ranks at once; the first on each host fills that host's cache of tokenized rows. `vocab`: rows of the embedding.
-RunData read_data(Group& group, const TrainOptions& options, int64_t vocab);
+// None, on all ranks, if one is interrupted meanwhile, which rank 0 says: the rows are not waited for.
+std::optional<RunData> read_data(Group& group, const TrainOptions& options, int64_t vocab,
+                                 const InterruptWatch& interrupts);
 
 }  // namespace trunkline

@@ -30,7 +30,7 @@ std::optional<Resumed> RunSnapshots::resume(const std::vector<Fact>& facts, RunW
     if (!snapshot) return;
     note = {{"state", to_json(snapshot->state)},
             {"ranks", snapshot->ranks},
-            {"has_best", std::filesystem::exists(store_.path_of(snapshot->state.best.step))}};
+            {"has_best", keeps_best_ && holds_best(snapshot->state, warnings)}};
   });
   note = nlohmann::ordered_json::parse(gather_text(group_, note.dump()).front());
   if (note.is_null()) return std::nullopt;
@@ -47,6 +47,11 @@ std::optional<Resumed> RunSnapshots::resume(const std::vector<Fact>& facts, RunW
   }
   if (snapshot) resumed.optimizer = std::move(snapshot->optimizer);
   return resumed;
+}
+
+bool RunSnapshots::holds_best(const RunState& state, std::vector<std::string>& warnings) const {
+  if (!state.best.loss) return false;
+  return state.best.step == state.step || store_.holds(state.best.step, warnings);
 }
 
 void RunSnapshots::save(const RunState& state, uint64_t seed, const std::vector<Fact>& facts, RunWeights& weights) {
@@ -78,16 +83,50 @@ std::string RunSnapshots::last_good() const {
   return fmt::format("the last good checkpoint is {}", path_of(saved_).string());
 }
 
-std::string RunSnapshots::how_to_go_on() const {
-  return last_good() +
-         (saved_ == 0 ? "" : ": with the cause put right, the same command with --resume goes on from it");
+void RunSnapshots::or_say_how_to_go_on(const std::function<void()>& work) const {
+  const auto fail_as = [&](ErrorKind kind, const std::string& message) {
+    // Another rank's words may say it already.
+    if (message.find(last_good()) != std::string::npos) throw Error(kind, message);
+    fail(kind, "{}; {}{}", message, last_good(),
+         saved_ == 0 ? "" : ": with the cause put right, the same command with --resume goes on from it");
+  };
+  try {
+    work();
+  } catch (const Error& error) {
+    const ErrorKind kind = error.kind();
+    if (kind != ErrorKind::peer && kind != ErrorKind::timeout && kind != ErrorKind::system) throw;
+    fail_as(kind, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    fail_as(ErrorKind::system, error.what());
+  }
+}
+
+void RunSnapshots::warn_of_lost_best(const RunState& state, bool saved_at_end, bool nothing_left,
+                                     std::vector<std::string>& warnings) const {
+  if (!keeps_best_ || !state.best.loss || has_best(state)) return;
+  const char* then = !saved_at_end ? ""
+                     : nothing_left
+                         ? ": the model that is saved is that of the last step"
+                         : ": unless a later one is better, the model that is saved is that of the last step";
+  warnings.push_back(fmt::format("there is no checkpoint of the best validation so far, {:.4f} at step {}{}",
+                                 *state.best.loss, state.best.step, then));
+}
+
+Parameters RunSnapshots::load_best_here() const {
+  try {
+    return store_.load_weights(best_);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::input) throw;
+    fail(ErrorKind::system, "the checkpoint of the best validation was damaged while this run went on: {}",
+         error.what());
+  }
 }
 
 void RunSnapshots::load_best(Parameters& weights) const {
   together(group_, [&] {
     weights.clear();
     if (group_.rank() == 0) {
-      weights = store_.load_weights(best_);
+      weights = load_best_here();
       return;
     }
     for (const TensorShape& shape : layout_) {

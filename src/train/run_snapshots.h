@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +32,8 @@ class RunSnapshots {
   void clean() const;
 
   // The newest snapshot: trained weights become those of it; `weights` have not begun. None, and nothing changed, where
-  // there is none. Throws Error(mismatch) naming what differs between its facts and `facts`.
+  // there is none. Throws Error(mismatch) naming what differs between its facts and `facts`. Rank 0's `warnings` tell
+  // which ones were damaged, that of the best validation too.
   std::optional<Resumed> resume(const std::vector<Fact>& facts, RunWeights& weights,
                                 std::vector<std::string>& warnings);
 
@@ -42,15 +44,23 @@ class RunSnapshots {
   std::filesystem::path path_of(int64_t step) const;
   // For the message of a run that cannot go on.
   std::string last_good() const;
-  // The same, where the next try may end otherwise.
-  std::string how_to_go_on() const;
+  // Runs `work`. Where something from outside ends it (a full disk, another rank), which need not be there the next
+  // time, the message says how to go on, once.
+  void or_say_how_to_go_on(const std::function<void()>& work) const;
 
   // Whether there is one of the best validation so far; and its weights, in place of `weights` (what is trained, f32),
   // on all ranks.
   bool has_best(const RunState& state) const { return best_ != 0 && best_ == state.best.step; }
   void load_best(Parameters& weights) const;
+  // Where best ones are kept and that one is not there; `saved_at_end`: it was to become the model.
+  void warn_of_lost_best(const RunState& state, bool saved_at_end, bool nothing_left,
+                         std::vector<std::string>& warnings) const;
 
  private:
+  // Rank 0's.
+  bool holds_best(const RunState& state, std::vector<std::string>& warnings) const;
+  Parameters load_best_here() const;
+
   Group& group_;
   SnapshotStore store_;
   std::vector<TensorShape> layout_;

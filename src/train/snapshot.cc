@@ -87,16 +87,32 @@ std::optional<Snapshot> SnapshotStore::load_newest(const std::vector<Fact>& fact
     try {
       return load(*step, facts);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::input && error.kind() != ErrorKind::system) throw;
-      fs::path aside = path_of(*step);
-      aside += ".damaged";
-      fs::remove_all(aside);
-      rename_directory(path_of(*step), aside);
-      warnings.push_back(
-          fmt::format("checkpoint {} is damaged and was set aside as {}: {}", *step, aside.string(), error.what()));
+      set_aside(*step, error, warnings);
     }
   }
   return std::nullopt;
+}
+
+bool SnapshotStore::holds(int64_t step, std::vector<std::string>& warnings) const {
+  if (!fs::is_directory(path_of(step))) return false;
+  try {
+    checked_state(step);
+    return true;
+  } catch (const Error& error) {
+    set_aside(step, error, warnings);
+    return false;
+  }
+}
+
+// Throws `why` again if it does not mean damage.
+void SnapshotStore::set_aside(int64_t step, const Error& why, std::vector<std::string>& warnings) const {
+  if (why.kind() != ErrorKind::input && why.kind() != ErrorKind::system) throw why;
+  fs::path aside = path_of(step);
+  aside += ".damaged";
+  fs::remove_all(aside);
+  rename_directory(path_of(step), aside);
+  warnings.push_back(
+      fmt::format("checkpoint {} is damaged and was set aside as {}: {}", step, aside.string(), why.what()));
 }
 
 nlohmann::ordered_json SnapshotStore::checked_state(int64_t step) const {

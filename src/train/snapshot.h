@@ -12,6 +12,7 @@
 #include "model/checkpoint.h"
 #include "train/agreement.h"
 #include "train/run_state.h"
+#include "trunkline/error.h"
 
 namespace trunkline {
 
@@ -41,6 +42,9 @@ class SnapshotStore {
   // as STEP.damaged, and `warnings` says so. Throws Error(mismatch) naming what differs between its facts and `facts`.
   std::optional<Snapshot> load_newest(const std::vector<Fact>& facts, std::vector<std::string>& warnings) const;
 
+  // Whether there is a snapshot of `step` whose files are all as its manifest says. One that is not is set aside too.
+  bool holds(int64_t step, std::vector<std::string>& warnings) const;
+
   // Throws Error(system) if the disk is full, say; the older snapshots then are as they were. That of step `best` stays
   // too.
   void save(const Snapshot& snapshot, std::optional<int64_t> best = std::nullopt) const;
@@ -52,6 +56,7 @@ class SnapshotStore {
   void write(const Snapshot& snapshot, const std::filesystem::path& directory) const;
   Snapshot load(int64_t step, const std::vector<Fact>& facts) const;
   void keep_newest(std::optional<int64_t> best) const;
+  void set_aside(int64_t step, const Error& why, std::vector<std::string>& warnings) const;
   // Throws Error(input) unless all files are as the manifest says.
   nlohmann::ordered_json checked_state(int64_t step) const;
   Parameters read_weights(int64_t step) const;

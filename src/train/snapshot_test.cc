@@ -127,6 +127,19 @@ TEST_F(SnapshotTest, ADamagedOneIsSetAside) {
   EXPECT_FALSE(newest().has_value());
 }
 
+TEST_F(SnapshotTest, OneThatIsAskedForIsWholeOrSetAside) {
+  for (const int64_t step : {1, 2}) store_.save(made_at(step));
+  fs::resize_file(store_.path_of(1) / "optimizer.safetensors", 10);
+  EXPECT_TRUE(store_.holds(2, warnings_));
+  EXPECT_FALSE(store_.holds(3, warnings_));
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_FALSE(store_.holds(1, warnings_));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("checkpoint 1 is damaged")));
+  EXPECT_THAT(names(), ElementsAre("1.damaged", "2"));
+  EXPECT_FALSE(store_.holds(1, warnings_));
+  EXPECT_EQ(warnings_.size(), 1u);
+}
+
 TEST_F(SnapshotTest, OneOfAnotherRunIsRefusedAndKept) {
   store_.save(made_at(1));
   try {

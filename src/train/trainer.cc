@@ -47,16 +47,19 @@ class Trainer {
   Trainer(const TrainOptions& options, Group& group) : options_(options), group_(group) {}
 
   TrainOutcome run() {
+    const InterruptWatch interrupts;
     memory_limit_ = memory_for_steps(group_, options_.memory_limit);
     bound_memory(memory_limit_);
-    prepare();
+    if (!prepare(interrupts)) return TrainOutcome::interrupted;
     agree();
     begin(options_.resume ? go_on() : std::nullopt);
-    announce();
-    const InterruptWatch interrupts;
-    const bool interrupted = loop_or_say_how_to_go_on(interrupts);
-    progress_->breakdown();
-    if (!interrupted) finish();
+    bool interrupted = false;
+    snapshots_->or_say_how_to_go_on([&] {
+      announce();
+      interrupted = loop(interrupts);
+      progress_->breakdown();
+      if (!interrupted) finish();
+    });
     write_trace();
     return interrupted ? TrainOutcome::interrupted : TrainOutcome::finished;
   }
@@ -82,7 +85,8 @@ class Trainer {
   bool leads() const { return group_.rank() == 0; }
   int64_t rows_per_micro_batch() const { return (options_.batch_size + group_.size() - 1) / group_.size(); }
 
-  void prepare() {
+  // Returns whether it came to its end.
+  bool prepare(const InterruptWatch& interrupts) {
     together(group_, [&] {
       if (leads()) take_output();
     });
@@ -98,7 +102,9 @@ class Trainer {
       hashes_ = hashes_of(parameters);
       weights_.emplace(group_, *decoder_, trained_tensors(options_, *decoder_), std::move(parameters));
     });
-    data_ = read_data(group_, options_, checkpoint_.shape.vocab);
+    std::optional<RunData> data = read_data(group_, options_, checkpoint_.shape.vocab, interrupts);
+    if (!data) return false;
+    data_ = std::move(*data);
     if (!data_.valid && (options_.early_stopping_patience > 0 || keeps_best(options_))) {
       fail(ErrorKind::input, "{} needs a validation, and there is none (no valid.jsonl, or val_batches 0)",
            options_.early_stopping_patience > 0 ? "early_stopping_patience" : "keeping the best checkpoint");
@@ -111,6 +117,7 @@ class Trainer {
     snapshots_.emplace(group_, options_.output, trained_layout(), options_.keep, keeps_best(options_));
     if (adapter_) weight_facts_.push_back(fact_of(adapter_->shape));
     weight_facts_.push_back(fact_of_base({hashes_.begin(), hashes_.begin() + std::ssize(checkpoint_.layout)}));
+    return true;
   }
 
   void take_output() {
@@ -164,10 +171,7 @@ class Trainer {
     nothing_left_ = state_.step == total_ || stops_early();
     notes_.push_back(nothing_left_ ? fmt::format("nothing left to train: {} steps are done", state_.step)
                                    : fmt::format("going on from step {}", state_.step));
-    if (keeps_best(options_) && state_.best.loss && !snapshots_->has_best(state_)) {
-      notes_.push_back(fmt::format("there is no checkpoint of the best validation so far, {:.4f} at step {}",
-                                   *state_.best.loss, state_.best.step));
-    }
+    snapshots_->warn_of_lost_best(state_, options_.load_best_model_at_end, nothing_left_, warnings_);
     if (resumed->ranks != group_.size()) {
       notes_.push_back(fmt::format(
           "the checkpoint was made on {} rank{} and this run has {}: every step takes the same rows, but sums are "
@@ -210,7 +214,7 @@ class Trainer {
       write_settings(options_.output, settings_of(options_));
     });
     progress_.emplace(options_.output, total_, options_.steps_per_report, !leads());
-    if (!nothing_left_ || options_.test) progress_->open(state_.step);
+    if (!nothing_left_ || options_.test) progress_->open(state_.step, warnings_);
     progress_->say(describe_backend());
     progress_->say("settings:");
     for (const Setting& setting : settings_of(options_)) {
@@ -232,18 +236,6 @@ class Trainer {
     }
     for (const std::string& line : describe_step(step_context(), largest_)) progress_->say(line);
     for (const std::string& note : notes_) progress_->say(note);
-  }
-
-  // What ended it from outside is not there the next time. Another rank's words may say it already.
-  bool loop_or_say_how_to_go_on(const InterruptWatch& interrupts) {
-    try {
-      return loop(interrupts);
-    } catch (const Error& error) {
-      const bool from_outside = error.kind() == ErrorKind::peer || error.kind() == ErrorKind::timeout;
-      const std::string message = error.what();
-      if (!from_outside || message.find(snapshots_->last_good()) != std::string::npos) throw;
-      fail(error.kind(), "{}; {}", message, snapshots_->how_to_go_on());
-    }
   }
 
   // Returns whether an interrupt ended it.
@@ -397,7 +389,9 @@ class Trainer {
     together(group_, [&] {
       if (!leads()) return;
       there = nothing_left_ && is_saved(trained);
-      if (!there) save_trained(trained);
+      if (there) return;
+      if (nothing_left_ && lacks_best()) check_holds_no_best(options_.output);
+      save_trained(trained);
     });
     progress_->say(fmt::format("{} {} to {}; reload equal: all {} tensors", there ? "saved before: the" : "saved the",
                                adapter_ ? "adapter" : "model", options_.output.string(),
@@ -405,6 +399,8 @@ class Trainer {
     weights_->compute_with(trained);
     if (data_.test) measure("test", *data_.test, options_.test_batches);
   }
+
+  bool lacks_best() const { return options_.load_best_model_at_end && !snapshots_->has_best(state_); }
 
   bool is_saved(const Parameters& trained) {
     if (adapter_) return holds_adapter(trained, checkpoint_, options_.output, options_.save_dtype);
@@ -424,7 +420,7 @@ class Trainer {
 
   // What was trained becomes what it was at the best validation.
   void take_best(Parameters& trained) {
-    if (!snapshots_->has_best(state_)) {
+    if (lacks_best()) {
       progress_->say("the model is that of the last step: there is no checkpoint of the best validation");
       return;
     }

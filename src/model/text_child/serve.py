@@ -97,5 +97,8 @@ def main(source):
         except InputError as error:
             reply, payload = {"error": str(error)}, b""
         text = json.dumps(reply).encode()
-        replies.write(struct.pack("<QQ", len(text), len(payload)) + text + payload)
-        replies.flush()
+        try:
+            replies.write(struct.pack("<QQ", len(text), len(payload)) + text + payload)
+            replies.flush()
+        except BrokenPipeError:
+            os._exit(0)  # the parent is gone: the rest of the reply, which a plain exit would try to write, is for nobody
