@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/version.h"
+#include "comm/operation.h"
 
 namespace trunkline {
 namespace {
@@ -31,16 +32,6 @@ std::string_view name_of(Workers workers) {
     case Workers::pool: return "pool";
     case Workers::per_call: return "per-call";
     case Workers::single: return "single";
-  }
-  return "";
-}
-
-std::string_view name_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::automatic: return "auto";
-    case Algorithm::mesh: return "mesh";
-    case Algorithm::broadcast: return "broadcast";
-    case Algorithm::ring: return "ring";
   }
   return "";
 }

@@ -26,6 +26,5 @@ nlohmann::ordered_json bench_json(const Group& group, const BenchOptions& option
 inline double gbps(double bytes_s) { return bytes_s * 8e-9; }
 
 std::string_view name_of(Workers workers);
-std::string_view name_of(Algorithm algorithm);
 
 }  // namespace trunkline

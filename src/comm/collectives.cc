@@ -88,7 +88,7 @@ Collectives::Collectives(Job& job, std::shared_ptr<const Team> team, uint32_t gr
   if (ranks() > 1 && (wanted == Algorithm::ring || (wanted == Algorithm::automatic && !complete))) find_ring(paths);
   if (wanted != Algorithm::automatic && wanted != Algorithm::ring && !complete) {
     unserved_ = fmt::format("algorithm {} needs a cable between every two ranks; there is none between {}",
-                            wanted == Algorithm::mesh ? "mesh" : "broadcast", pairs_text(paths));
+                            name_of(wanted), pairs_text(paths));
   }
 }
 

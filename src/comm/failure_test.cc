@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "base/file.h"
 #include "comm/ranks_test.h"
 
 namespace trunkline::testing {
@@ -300,16 +301,42 @@ const Disagreement kDisagreements[] = {
 INSTANTIATE_TEST_SUITE_P(, Mismatch, ::testing::ValuesIn(kDisagreements),
                          [](const auto& test) { return test.param.name; });
 
-TEST(Failure, AlgorithmsThatDifferAreAMismatch) {
+// Settings that one rank has otherwise, and what both are told of them before any data crosses.
+struct OtherSetting {
+  const char* name;
+  Tweak tweak;  // of rank 1
+  const char* text;
+  bool cables = true;  // rank 0 is told to use cables, and rank 1 unless it is told otherwise
+};
+
+class OtherSettings : public ::testing::TestWithParam<OtherSetting> {};
+
+TEST_P(OtherSettings, AreNamedWhenRanksConnect) {
+  const std::string matrix = ::testing::TempDir() + "other_settings_" + GetParam().name;
+  write_file(matrix, R"([[null, "rdma_none"], ["rdma_none", null]])");
   const auto errors = run_threads(
-      2,
-      [](Group& group) {
-        float x = 1;
-        group.all_sum(&x, &x, 1, Dtype::f32);
-      },
-      [](Config& config) { config.algorithm = config.rank == 0 ? Algorithm::mesh : Algorithm::broadcast; });
-  EXPECT_THAT(errors, Each(Field(&Thrown::text, AllOf(HasSubstr("by mesh"), HasSubstr("by broadcast")))));
+      2, [](Group&) {},
+      [&](Config& config) {
+        if (GetParam().cables) config.devices = matrix;
+        if (config.rank == 1) GetParam().tweak(config);
+      });
+  EXPECT_THAT(errors, Each(AllOf(Field(&Thrown::kind, ErrorKind::mismatch),
+                                 Field(&Thrown::text, AllOf(HasSubstr(GetParam().text), HasSubstr("rank 1 ("),
+                                                            HasSubstr("rank 0 ("), HasSubstr("set it alike"))))));
 }
+
+const OtherSetting kOtherSettings[] = {
+    {"Transport", [](Config& c) { c.devices = ""; }, "MLX_IBV_DEVICES differs"},
+    {"TrunkingFrom", [](Config& c) { c.trunking_from = 1000; }, "TRUNKLINE_TRUNKING_FROM differs"},
+    {"TrunkingFromOverTcp", [](Config& c) { c.trunking_from = 1000; }, "TRUNKLINE_TRUNKING_FROM differs", false},
+    {"Algorithm", [](Config& c) { c.algorithm = Algorithm::broadcast; }, "TRUNKLINE_ALGORITHM differs", false},
+    {"Trunks", [](Config& c) { c.trunks = 1; }, "TRUNKLINE_TRUNKS differs"},
+    {"FrameBytes", [](Config& c) { c.frame_bytes = 1024; }, "TRUNKLINE_FRAME_BYTES differs"},
+    {"Checksum", [](Config& c) { c.checksum = false; }, "TRUNKLINE_CRC differs"},
+    {"Fallback", [](Config& c) { c.tcp_fallback = true; }, "TRUNKLINE_TCP_FALLBACK differs"},
+};
+INSTANTIATE_TEST_SUITE_P(, OtherSettings, ::testing::ValuesIn(kOtherSettings),
+                         [](const auto& test) { return test.param.name; });
 
 TEST(Failure, AfterOneTheGroupServesNoFurtherCall) {
   run_threads(2, [](Group& group) {

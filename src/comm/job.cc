@@ -4,9 +4,7 @@ namespace trunkline {
 
 Job::Job(const Config& config, Paths paths, Connections connections)
     : algorithm_(config.algorithm),
-      trunking_from_(config.trunking_from != 0 ? config.trunking_from
-                     : config.devices.empty()  ? kSmallTcpMessage
-                                               : kSmallMessage),
+      trunking_from_(trunking_from(config)),
       paths_(std::move(paths)),
       watch_(static_cast<size_t>(config.rank), std::move(connections.members), std::move(connections.control),
              config.timeout),

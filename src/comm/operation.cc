@@ -26,16 +26,24 @@ std::string_view call_name(const Operation& operation) {
 
 }  // namespace
 
+std::string_view name_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::automatic: return "auto";
+    case Algorithm::mesh: return "mesh";
+    case Algorithm::broadcast: return "broadcast";
+    case Algorithm::ring: return "ring";
+  }
+  return "an algorithm of another version";
+}
+
 std::string Operation::text() const {
   std::string text(call_name(*this));
   const char* const rank = group == 0 ? "rank" : "place";
   if (kind == Kind::send) text += fmt::format(" to {} {}", rank, root);
   if (kind == Kind::receive || kind == Kind::broadcast) text += fmt::format(" from {} {}", rank, root);
   if (kind != Kind::barrier) text += fmt::format(" of {} {}", count, name_of(dtype));
-  if (!pairwise() && algorithm == Algorithm::ring) {
-    text += " by ring";
-  } else if (kind == Kind::all_reduce) {
-    text += algorithm == Algorithm::broadcast ? " by broadcast" : " by mesh";
+  if (kind == Kind::all_reduce || (!pairwise() && algorithm == Algorithm::ring)) {
+    text += fmt::format(" by {}", name_of(algorithm));
   }
   text += fmt::format(" ({} {}", pairwise() ? "transfer" : "operation", number);
   return text + (group == 0 ? ")" : fmt::format(" of group {})", group));
@@ -43,14 +51,8 @@ std::string Operation::text() const {
 
 std::string disagreement(const std::string& one, const Operation& ones, const std::string& other,
                          const Operation& others) {
-  std::string text =
-      fmt::format("ranks disagree on an operation: {} called {}, {} called {}", one, ones.text(), other, others.text());
-  Operation alike = ones;
-  alike.algorithm = others.algorithm;
-  if (ones != others && alike == others && !ones.pairwise()) {
-    text += "; give --algorithm (TRUNKLINE_ALGORITHM) alike to every rank";
-  }
-  return text;
+  return fmt::format("ranks disagree on an operation: {} called {}, {} called {}", one, ones.text(), other,
+                     others.text());
 }
 
 Operation as_peers_call(const Operation& own, int place) {

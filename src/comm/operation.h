@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "trunkline/group.h"
 
@@ -10,6 +11,9 @@ namespace trunkline {
 
 // The values travel between ranks: never renumber.
 enum class Reduction : uint8_t { sum = 0, max = 1, min = 2 };
+
+// As people give it: "mesh".
+std::string_view name_of(Algorithm algorithm);
 
 struct Operation {
   enum class Kind : uint8_t {
@@ -42,8 +46,7 @@ struct Operation {
 // The operation of the rank at `place` as those that take part in it with that rank call it.
 Operation as_peers_call(const Operation& own, int place);
 
-// The message of a mismatch: what the one called, and the other; and which flag they were not given alike, if that is
-// all.
+// The message of a mismatch: what the one called, and the other.
 std::string disagreement(const std::string& one, const Operation& ones, const std::string& other,
                          const Operation& others);
 

@@ -34,8 +34,29 @@ Connections alone() {
   return connections;
 }
 
+size_t cable_frame_bytes(const Config& config) {
+  return config.frame_bytes != 0 ? config.frame_bytes : kCableFrameBytes;
+}
+
 DeviceMatrix matrix_of(const Config& config) {
   return device_matrix_from_json(read_file(config.devices), config.devices, config.size);
+}
+
+// What ranks must have alike: with other values they would cut messages in other places, or wait for each other on
+// different paths. Those of cables are compared only by ranks that use cables.
+std::vector<Setting> settings_of(const Config& config) {
+  const bool cables = !config.devices.empty();
+  const auto on_off = [](bool on) { return on ? "on" : "off"; };
+  std::vector<Setting> settings = {
+      {"MLX_IBV_DEVICES", cables ? "a device matrix (it uses RDMA cables)" : "none (it uses TCP)"},
+      {"TRUNKLINE_TRUNKING_FROM", std::to_string(trunking_from(config))},
+      {"TRUNKLINE_ALGORITHM", std::string(name_of(config.algorithm))}};
+  if (!cables) return settings;
+  settings.push_back({"TRUNKLINE_TRUNKS", config.trunks > 0 ? std::to_string(config.trunks) : "all"});
+  settings.push_back({"TRUNKLINE_FRAME_BYTES", std::to_string(cable_frame_bytes(config))});
+  settings.push_back({"TRUNKLINE_CRC", on_off(config.checksum)});
+  settings.push_back({"TRUNKLINE_TCP_FALLBACK", on_off(config.tcp_fallback)});
+  return settings;
 }
 
 // Of any trunk.
@@ -49,6 +70,11 @@ int most_cables(const Config& config) {
 
 }  // namespace
 
+size_t trunking_from(const Config& config) {
+  if (config.trunking_from != 0) return config.trunking_from;
+  return config.devices.empty() ? kSmallTcpMessage : kSmallMessage;
+}
+
 Connections connect_ranks(const Config& config) {
   if (config.size == 1) return alone();
   Place place;
@@ -58,6 +84,7 @@ Connections connect_ranks(const Config& config) {
   place.listen_fd = config.listen_fd;
   place.job_key = config.job_key;
   place.timeout = config.timeout;
+  place.settings = settings_of(config);
   place.lanes = config.workers == Workers::single ? 1 : config.lanes;
   const bool one_host = Address::resolve(config.coordinator).front().loopback();
   const int ranks_here = one_host ? config.size : 1;
@@ -95,31 +122,12 @@ Channels make_streams(const Config& config, Connections connections, Watch& watc
   return channels;
 }
 
-// What both ends of a cable must have alike. Returns the generation of this job, which rank 0 says: what cables carry
-// belongs to it, and not to an earlier job of the same address.
-uint32_t agree(const Config& config, size_t frame_bytes, const Exchange& exchange, Watch& watch) {
-  const auto describe = [](uint64_t bytes, bool checksum, bool fallback) {
-    return fmt::format("frames of {} bytes, CRC {}, TCP fallback {}", bytes, checksum ? "on" : "off",
-                       fallback ? "on" : "off");
-  };
-  uint32_t generation = std::random_device()();
-  Encoder encoder;
-  encoder.put(uint64_t{frame_bytes}).put(config.checksum).put(config.tcp_fallback).put(generation);
-  const std::vector<std::string> said =
-      exchange(std::vector<std::string>(static_cast<size_t>(config.size), encoder.take()));
-  const std::string own = describe(frame_bytes, config.checksum, config.tcp_fallback);
-  for (size_t rank = 0; rank < said.size(); ++rank) {
-    if (rank == watch.rank()) continue;
-    Decoder decoder(said[rank]);
-    const auto bytes = decoder.get<uint64_t>();
-    const bool checksum = decoder.get<uint8_t>() != 0, fallback = decoder.get<uint8_t>() != 0;
-    if (rank == 0) generation = decoder.get<uint32_t>();
-    if (const std::string theirs = describe(bytes, checksum, fallback); theirs != own) {
-      fail(ErrorKind::mismatch, "{} has {}; {} has {}: set them alike for every rank", watch.who(watch.rank()), own,
-           watch.who(rank), theirs);
-    }
-  }
-  return generation;
+// Returns the generation of this job, which rank 0 says: what cables carry belongs to it, and not to an earlier job of
+// the same address.
+uint32_t agree_on_generation(const Exchange& exchange, const Watch& watch) {
+  const uint32_t own = std::random_device()();
+  const auto said = exchange(std::vector<std::string>(watch.members().size(), Encoder().put(own).take()));
+  return watch.rank() == 0 ? own : Decoder(said[0]).get<uint32_t>();
 }
 
 // A lane's TCP connection to each peer as the last link of its trunk.
@@ -143,7 +151,7 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
                      std::chrono::nanoseconds spin) {
   const auto rank = static_cast<size_t>(config.rank);
   FrameChannel::Options options;
-  options.frame_bytes = config.frame_bytes != 0 ? config.frame_bytes : kCableFrameBytes;
+  options.frame_bytes = cable_frame_bytes(config);
   options.checksum = config.checksum;
   options.timeout = config.timeout;
   options.spin = spin;
@@ -173,7 +181,7 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
   const Exchange exchange_all = [&](const std::vector<std::string>& texts) {
     return exchange(texts, connections.lanes[0], rank, watch, config.timeout);
   };
-  options.generation = agree(config, options.frame_bytes, exchange_all, watch);
+  options.generation = agree_on_generation(exchange_all, watch);
   std::vector<LaneTrunks> lanes = connect_trunks(trunks, exchange_all);
 
   const auto keeper = std::make_shared<Keeper>();

@@ -14,6 +14,9 @@ namespace trunkline {
 // Joins the job. Errors are those of rendezvous().
 Connections connect_ranks(const Config& config);
 
+// From how many bytes on a message is cut among lanes.
+size_t trunking_from(const Config& config);
+
 // How many cables join each pair of ranks; over TCP, every pair has a path. The same on every rank.
 Paths paths_of(const Config& config);
 

@@ -1,5 +1,7 @@
 #include "link/hello.h"
 
+#include <algorithm>
+
 #include "link/message.h"
 
 namespace trunkline {
@@ -9,7 +11,11 @@ std::string who(size_t rank, const Member& member) {
 }
 
 std::string Hello::encode() const {
-  return Encoder().put(version).put(size).put(lanes).put(member.pid).put(member.host).put(member.address).take();
+  Encoder encoder;
+  encoder.put(version).put(size).put(lanes).put(member.pid).put(member.host).put(member.address);
+  encoder.put(static_cast<uint32_t>(settings.size()));
+  for (const Setting& each : settings) encoder.put(each.name).put(each.value);
+  return encoder.take();
 }
 
 Hello Hello::decode(std::string_view bytes) {
@@ -22,6 +28,12 @@ Hello Hello::decode(std::string_view bytes) {
   hello.member.pid = decoder.get<int64_t>();
   hello.member.host = decoder.text();
   hello.member.address = decoder.text();
+  for (auto left = decoder.get<uint32_t>(); left > 0; --left) {
+    Setting setting;
+    setting.name = decoder.text();
+    setting.value = decoder.text();
+    hello.settings.push_back(std::move(setting));
+  }
   return hello;
 }
 
@@ -46,6 +58,12 @@ void check_fits(size_t from, const Hello& theirs, const Hello& own, const Member
   if (theirs.lanes != 0 && theirs.lanes != own.lanes) {
     fail(ErrorKind::mismatch, "{} wants {} lanes, {} has {}: give --lanes (TRUNKLINE_LANES) alike to every rank",
          who(from, theirs.member), theirs.lanes, who(0, own.member), own.lanes);
+  }
+  for (size_t i = 0; i < std::min(theirs.settings.size(), own.settings.size()); ++i) {
+    const Setting &their = theirs.settings[i], &mine = own.settings[i];
+    if (their.name == mine.name && their.value == mine.value) continue;
+    fail(ErrorKind::mismatch, "{} differs: {} has {}, {} has {}: set it alike for every rank", mine.name,
+         who(from, theirs.member), their.value, who(0, own.member), mine.value);
   }
 }
 

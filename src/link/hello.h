@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/fail.h"
 
 namespace trunkline {
 
 // What travels between ranks after the handshake; ranks of different versions refuse each other.
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 
 struct Member {
   std::string host;
@@ -21,11 +22,18 @@ struct Member {
 // "rank 2 (hostname, process 4711)"
 std::string who(size_t rank, const Member& member);
 
+// What every rank must be told alike; only the layer above knows what it means.
+struct Setting {
+  std::string name;   // as people set it
+  std::string value;  // as they read it
+};
+
 struct Hello {
   uint32_t version = kWireVersion;
   int32_t size = 0;
   int32_t lanes = 0;  // 0: whatever rank 0 says
   Member member;
+  std::vector<Setting> settings;  // the same ones in the same order on every rank whose earlier ones are equal
 
   std::string encode() const;
   static Hello decode(std::string_view bytes);

@@ -43,6 +43,7 @@ class Rendezvous {
       : place_(place), key_(place.job_key), deadline_(Deadline::after(place.timeout)) {
     hello_.size = place.size;
     hello_.lanes = place.lanes;
+    hello_.settings = place.settings;
     hello_.member.host = host_name();
     hello_.member.pid = ::getpid();
     wiring_.members.resize(ranks());

@@ -241,8 +241,19 @@ TEST_F(RendezvousTest, LanesThatDiffer) {
   EXPECT_THAT(run(places), Each(AllOf(HasSubstr("wants 3 lanes"), HasSubstr("has 2"), HasSubstr("TRUNKLINE_LANES"))));
 }
 
+TEST_F(RendezvousTest, SettingsThatDiffer) {
+  std::vector<Place> places{place(0, 3), place(1, 3), place(2, 3)};
+  for (Place& each : places) each.settings = {{"FIRST", "on"}, {"SECOND", "64"}};
+  places[2].settings[1].value = "128";
+  EXPECT_THAT(run(places), ::testing::Contains(AllOf(HasSubstr("SECOND differs: rank 2 (" + host_name()),
+                                                     HasSubstr(") has 128, rank 0 (" + host_name()),
+                                                     HasSubstr(") has 64: set it alike for every rank"))));
+}
+
 TEST_F(RendezvousTest, WireVersionsThatDiffer) {
   const Place rank0 = place(0, 2);
+  const std::string said =
+      fmt::format("rank 1 speaks wire version {}, rank 0 ({}) version {}", kWireVersion + 1, host_name(), kWireVersion);
   std::vector<std::string> errors;
   std::thread newer([&] {
     const Fd fd = stranger();
@@ -257,9 +268,9 @@ TEST_F(RendezvousTest, WireVersionsThatDiffer) {
     }
     ASSERT_TRUE(message);
     EXPECT_EQ(message->type, Message::Type::refusal);
-    EXPECT_THAT(message->payload, HasSubstr("rank 1 speaks wire version 2, rank 0 (" + host_name() + ") version 1"));
+    EXPECT_THAT(message->payload, HasSubstr(said));
   });
-  EXPECT_THAT(run({rank0})[0], HasSubstr("rank 1 speaks wire version 2, rank 0 (" + host_name() + ") version 1"));
+  EXPECT_THAT(run({rank0})[0], HasSubstr(said));
   newer.join();
 }
 
@@ -274,6 +285,7 @@ TEST_F(RendezvousTest, ARankThatJoinsAndDiesIsNamedAtOnce) {
                                   .put(int64_t{4711})
                                   .put(std::string_view("far"))
                                   .put(std::string_view("127.0.0.1:1"))
+                                  .put(uint32_t{0})
                                   .take();
     prove(fd.get(), JobKey(kKey), {Claim::Purpose::join, 0, 2, 0}, hello, {Deadline::after(5s)});
   });
