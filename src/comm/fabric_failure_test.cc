@@ -13,6 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class FabricFailure : public ::testing::Test {
  protected:
@@ -165,6 +166,20 @@ TEST_F(FabricFailure, WithoutAnyCableTheJobEndsOrGoesOnOverTcp) {
                   AllOf(HasSubstr("all cables"), HasSubstr("rank "), HasSubstr("its last operation was")));
     }
     EXPECT_LT(seconds_since(start), 10);
+  }
+}
+
+// However short the timeout, the ranks at the ends of what is cut say so before another gives up for lack of progress;
+// and nobody blames a cable that works.
+TEST_F(FabricFailure, APairWithoutCablesIsNamedByEveryRankBeforeTheTimeout) {
+  const Job job(3);
+  const TestFabric fabric("1:cut=0-1.0@300", 3);
+  auto ranks = start_processes(
+      job, [](Group& group, const auto& ready) { sum_forever(group, 1000, ready); },
+      fabric.tweak([](Config& config) { config.timeout = 4s; }));
+  for (RankProcess& each : ranks) {
+    EXPECT_THAT(each.wait().error, AllOf(HasSubstr("rank 0 ("), HasSubstr("rank 1 ("), HasSubstr("all cables are cut"),
+                                         Not(HasSubstr("rank 2 ("))));
   }
 }
 

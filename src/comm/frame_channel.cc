@@ -12,8 +12,6 @@ namespace {
 constexpr size_t kScatter = static_cast<size_t>(Part::scatter);
 
 constexpr size_t kPage = 4096;
-// A peer that works on the same operation is heard at least every 100 ms over some cable.
-constexpr std::chrono::seconds kCablesDead{3};
 
 FrameOperation frame_operation(const Operation& operation) {
   FrameOperation result;
@@ -68,7 +66,7 @@ FrameChannel::FrameChannel(size_t rank, LaneTrunks lane, const Layout& layout, W
     const size_t cables = links.size() - (options.spare_link ? 1 : 0);
     protocol.home = cables > 0 ? options.lane % cables : 0;
     protocol.credit_reserve = kCreditReserve;
-    protocol.deadline = std::min<FrameTime>(options.timeout, kCablesDead);
+    protocol.deadline = watch.silence();
     for (size_t i = 0; i < links.size(); ++i) {
       protocol.links.push_back({links[i].sends, links[i].receives, links[i].peer_receives, i >= cables});
     }

@@ -25,7 +25,6 @@ class FrameChannel final : public Channel {
     size_t frame_bytes = 0;
     bool checksum = true;
     size_t lane = 0;
-    std::chrono::milliseconds timeout{60'000};
     std::chrono::nanoseconds spin{0};
     bool spare_link = false;  // the last link of each trunk is one
   };

@@ -50,8 +50,8 @@ void FrameChannel::still_waiting(Watch::Wait& wait, FrameTime waited, FrameTime 
   watch_.still_waiting(wait, waited, ranks);
   for (const size_t rank : ranks) {
     // Who has left has had all that it needs, and owes nothing to those who have it all.
-    if (watch_.has_left(rank) && !trunks_[rank]->protocol().finished()) watch_.link_lost(rank, "it has left the job");
-    if (const std::string* const fault = trunks_[rank]->out_of_use()) watch_.link_lost(rank, *fault);
+    if (watch_.has_left(rank) && !trunks_[rank]->protocol().finished()) watch_.cables_lost(rank, "it has left the job");
+    if (const std::string* const fault = trunks_[rank]->out_of_use()) watch_.cables_lost(rank, *fault);
     // Cables are silent while a peer is stopped or elsewhere; they are lost only if it looks after them.
     if (!watch_.is_in_operation(rank)) trunks_[rank]->protocol().excuse(time);
   }
@@ -66,7 +66,7 @@ void FrameChannel::fail_with(size_t rank, const FrameFault& fault) {
                       first ? theirs : own));
   }
   if (fault.kind == ErrorKind::timeout) {
-    watch_.link_lost(rank, fmt::format("all cables are cut: {}, though it is in an operation too", fault.text));
+    watch_.cables_lost(rank, fmt::format("all cables are cut: {}, though it is in an operation too", fault.text));
   }
   fail(fault.kind, "{}, in {} with {}: {}", watch_.who(rank_), operation_.text(), watch_.who(rank), fault.text);
 }

@@ -1,6 +1,7 @@
 #include "comm/frame_trunk.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +19,7 @@ FrameTrunk::FrameTrunk(std::string peer, std::vector<TrunkLink> links, const Fra
       credit_slots_(credit_slots),
       credit_reserve_(options.credit_reserve),
       protocol_(options),
+      health_(links.size(), options.times.dead),
       paths_(links.size()) {
   for (size_t i = 0; i < links.size(); ++i) {
     paths_[i].end = std::move(links[i]);
@@ -86,7 +88,7 @@ bool FrameTrunk::post(FrameTime now) {
     paths_[post->link].to_post.push_back(prepare(*post));
     any = flush(post->link, now) || any;
   }
-  tell_suspensions();
+  tell_health(now);
   return any;
 }
 
@@ -148,14 +150,27 @@ bool FrameTrunk::works_but(size_t link) const {
   return false;
 }
 
-void FrameTrunk::tell_suspensions() {
+void FrameTrunk::tell_health(FrameTime now) {
   for (size_t i = 0; i < paths_.size(); ++i) {
-    const bool suspended = protocol_.link(i).suspended();
-    if (suspended == paths_[i].suspended) continue;
-    paths_[i].suspended = suspended;
-    const std::string cable = fmt::format("cable {} to {}", paths_[i].end.link->name(), peer_);
-    suspended ? shared_.log->lost(cable, works_but(i)) : shared_.log->works_again(cable);
+    paths_[i].suspended.store(protocol_.link(i).suspended(), std::memory_order_relaxed);
   }
+  health_.look(
+      now, protocol_.told_at(), [this](size_t link) { return protocol_.link(link).suspended(); },
+      [this](TrunkHealth::News news, size_t link) {
+        const std::string cable = fmt::format("cable {} to {}", paths_[link].end.link->name(), peer_);
+        switch (news) {
+          case TrunkHealth::News::cable_lost: return shared_.log->lost(cable, works_but(link));
+          case TrunkHealth::News::cable_works: return shared_.log->works_again(cable);
+          case TrunkHealth::News::rank_silent: return shared_.log->silent(peer_, cables_text());
+          case TrunkHealth::News::rank_heard: return shared_.log->heard_again(peer_);
+        }
+      });
+}
+
+std::string FrameTrunk::cables_text() const {
+  std::vector<std::string> names;
+  for (const Path& path : paths_) names.push_back(path.end.link->name());
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 void FrameTrunk::add_traffic(int peer, std::vector<CableTraffic>& cables) const {

@@ -10,6 +10,7 @@
 #include "comm/cable_log.h"
 #include "comm/send_slots.h"
 #include "comm/stopwatch.h"
+#include "comm/trunk_health.h"
 #include "link/frame_protocol.h"
 #include "link/verbs_trunks.h"
 #include "trunkline/group.h"
@@ -68,7 +69,7 @@ class FrameTrunk {
     std::deque<uint32_t> posted_credits;                     // in order
     std::deque<Message> to_post;                             // that the device had no room for yet, in order
     std::atomic<uint64_t> bytes_sent{0}, bytes_received{0};  // of payload
-    std::atomic<bool> suspended{false};                      // as last told to people
+    std::atomic<bool> suspended{false};                      // for add_traffic()
   };
 
   std::byte* receive_slot(size_t link, uint32_t slot) const {
@@ -80,7 +81,8 @@ class FrameTrunk {
   bool flush(size_t link, FrameTime now);
   void sent(size_t link, FrameTime now);
   bool works_but(size_t link) const;  // another link
-  void tell_suspensions();
+  void tell_health(FrameTime now);
+  std::string cables_text() const;
 
   const std::string peer_;
   const Shared shared_;
@@ -89,6 +91,7 @@ class FrameTrunk {
   std::byte* const credit_slots_;
   const size_t credit_reserve_;
   FrameProtocol protocol_;
+  TrunkHealth health_;
   std::vector<Path> paths_;
 };
 

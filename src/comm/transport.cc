@@ -153,7 +153,6 @@ Channels make_trunks(const Config& config, const DeviceMatrix& matrix, Connectio
   FrameChannel::Options options;
   options.frame_bytes = cable_frame_bytes(config);
   options.checksum = config.checksum;
-  options.timeout = config.timeout;
   options.spin = spin;
 
   std::vector<size_t> links;

@@ -8,11 +8,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr milliseconds kSlice{1000};
-// An answer older than this, though asked for every second, means that the rank's process does not run.
-constexpr milliseconds kAnswerPatience{3000};
-// One older than this says nothing of what a rank does now.
-constexpr milliseconds kPresence{1500};
+// The most of each, whatever the timeout. A rank that waits asks every slice what the others do; an answer older than
+// half the silence says nothing of what a rank does now, and one older than all of it means that its process does not
+// run.
+constexpr milliseconds kSlice{1000}, kSilence{3000};
 // For a lost data connection, the news of its cause may take this long.
 constexpr milliseconds kReasonPatience{2000};
 constexpr milliseconds kReasonSlice{20};
@@ -66,8 +65,10 @@ void Watch::check() const {
 
 int Watch::slice_ms() const {
   return static_cast<int>(
-      std::clamp<int64_t>(std::chrono::ceil<milliseconds>(timeout_ / 4).count(), 1, kSlice.count()));
+      std::clamp<int64_t>(std::chrono::ceil<milliseconds>(timeout_ / 8).count(), 1, kSlice.count()));
 }
+
+nanoseconds Watch::silence() const { return std::min<nanoseconds>(timeout_ / 2, kSilence); }
 
 void Watch::still_waiting(Wait& wait, nanoseconds slept, std::span<const size_t> awaited) {
   uint64_t advances = advances_.load(std::memory_order_relaxed);
@@ -100,6 +101,12 @@ void Watch::link_lost(size_t peer, const std::string& how) {
     if (control_.has_left(peer)) throw Error(ErrorKind::peer, left_text(peer));
     wait_readable(interrupt(), static_cast<int>(kReasonSlice.count()));
   }
+  cables_lost(peer, how);
+}
+
+void Watch::cables_lost(size_t peer, const std::string& how) {
+  check();
+  if (control_.has_left(peer)) throw Error(ErrorKind::peer, left_text(peer));
   fail(ErrorKind::peer, "{}: a data connection to {} was lost: {}; {}", who(rank_), who(peer), how,
        last_operation(peer));
 }
@@ -107,7 +114,7 @@ void Watch::link_lost(size_t peer, const std::string& how) {
 bool Watch::is_in_operation(size_t peer) {
   const std::lock_guard lock(mutex_);
   const Peer& each = peers_[peer];
-  return each.answered && Clock::now() - *each.answered < kPresence && each.in_operation;
+  return each.answered && Clock::now() - *each.answered < silence() / 2 && each.in_operation;
 }
 
 std::string Watch::status() {
@@ -143,7 +150,7 @@ std::string Watch::last_operation(size_t peer) {
 std::string Watch::state_of(size_t peer) {
   const std::lock_guard lock(mutex_);
   const Peer& each = peers_[peer];
-  if (!each.answered || Clock::now() - *each.answered > kAnswerPatience) {
+  if (!each.answered || Clock::now() - *each.answered > silence()) {
     return fmt::format("{} does not answer though its machine does: its process is stopped or starved", who(peer));
   }
   return fmt::format("{} is late, not dead: {}", who(peer), each.status);

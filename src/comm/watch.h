@@ -50,6 +50,9 @@ class Watch {
   };
   // How long to sleep at a time.
   int slice_ms() const;
+  // A peer that is in an operation is heard far more often; from one that says so, silence for that long means that
+  // nothing comes across. Less than the timeout, so that it is told before some rank gives up for lack of progress.
+  std::chrono::nanoseconds silence() const;
   // A descriptor that can be read once the job has ended.
   int interrupt() const { return control_.failure_fd(); }
   // Nothing has moved for a slice that took `slept`. Throws Error(timeout) once there was no progress for too long: it
@@ -62,6 +65,9 @@ class Watch {
 
   // A data connection has ended: throws the reason, for which it waits a little, since a failure is told elsewhere.
   [[noreturn]] void link_lost(size_t peer, const std::string& how);
+  // Nothing comes across any more from a rank that lives: throws at once. Who waited here would answer nobody, and be
+  // taken for silent too.
+  [[noreturn]] void cables_lost(size_t peer, const std::string& how);
 
  private:
   struct Peer {

@@ -215,8 +215,10 @@ void FrameProtocol::advance(FrameTime now) {
     links_[i].expire(now, told_at_, [&](const Flight& flight, uint64_t place) { lose(flight, i, place); });
   }
   if (waiting() && now - heard_at_ >= options_.deadline) {
-    set_fault(ErrorKind::timeout, fmt::format("nothing has come over any of its {} links for {:.1f} s", links_.size(),
-                                              std::chrono::duration<double>(now - heard_at_).count()));
+    set_fault(ErrorKind::timeout,
+              fmt::format("nothing has come over {} for {:.1f} s",
+                          links_.size() == 1 ? "its link" : fmt::format("any of its {} links", links_.size()),
+                          std::chrono::duration<double>(now - heard_at_).count()));
   }
 }
 

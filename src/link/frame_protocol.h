@@ -122,6 +122,7 @@ class FrameProtocol {
   const Counts& counts() const { return counts_; }
   uint64_t repeats() const { return sender_.repeats(); }
   const FrameLink& link(size_t i) const { return links_[i]; }
+  FrameTime told_at() const { return told_at_; }  // its newest credit message came: its last word of its own state
 
  private:
   struct Local {  // what has happened on a link since the last credit message
