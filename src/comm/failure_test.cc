@@ -322,18 +322,19 @@ TEST_P(OtherSettings, AreNamedWhenRanksConnect) {
       });
   EXPECT_THAT(errors, Each(AllOf(Field(&Thrown::kind, ErrorKind::mismatch),
                                  Field(&Thrown::text, AllOf(HasSubstr(GetParam().text), HasSubstr("rank 1 ("),
-                                                            HasSubstr("rank 0 ("), HasSubstr("set it alike"))))));
+                                                            HasSubstr("rank 0 ("), HasSubstr("to every rank"))))));
 }
 
 const OtherSetting kOtherSettings[] = {
-    {"Transport", [](Config& c) { c.devices = ""; }, "MLX_IBV_DEVICES differs"},
-    {"TrunkingFrom", [](Config& c) { c.trunking_from = 1000; }, "TRUNKLINE_TRUNKING_FROM differs"},
-    {"TrunkingFromOverTcp", [](Config& c) { c.trunking_from = 1000; }, "TRUNKLINE_TRUNKING_FROM differs", false},
-    {"Algorithm", [](Config& c) { c.algorithm = Algorithm::broadcast; }, "TRUNKLINE_ALGORITHM differs", false},
-    {"Trunks", [](Config& c) { c.trunks = 1; }, "TRUNKLINE_TRUNKS differs"},
-    {"FrameBytes", [](Config& c) { c.frame_bytes = 1024; }, "TRUNKLINE_FRAME_BYTES differs"},
-    {"Checksum", [](Config& c) { c.checksum = false; }, "TRUNKLINE_CRC differs"},
-    {"Fallback", [](Config& c) { c.tcp_fallback = true; }, "TRUNKLINE_TCP_FALLBACK differs"},
+    {"Transport", [](Config& c) { c.devices = ""; }, "give MLX_IBV_DEVICES alike"},
+    {"TrunkingFrom", [](Config& c) { c.trunking_from = 1000; }, "give TRUNKLINE_TRUNKING_FROM alike"},
+    {"TrunkingFromOverTcp", [](Config& c) { c.trunking_from = 1000; }, "give TRUNKLINE_TRUNKING_FROM alike", false},
+    {"Algorithm", [](Config& c) { c.algorithm = Algorithm::broadcast; }, "give --algorithm (TRUNKLINE_ALGORITHM) alike",
+     false},
+    {"Trunks", [](Config& c) { c.trunks = 1; }, "give TRUNKLINE_TRUNKS alike"},
+    {"FrameBytes", [](Config& c) { c.frame_bytes = 1024; }, "give TRUNKLINE_FRAME_BYTES alike"},
+    {"Checksum", [](Config& c) { c.checksum = false; }, "give TRUNKLINE_CRC alike"},
+    {"Fallback", [](Config& c) { c.tcp_fallback = true; }, "give TRUNKLINE_TCP_FALLBACK alike"},
 };
 INSTANTIATE_TEST_SUITE_P(, OtherSettings, ::testing::ValuesIn(kOtherSettings),
                          [](const auto& test) { return test.param.name; });

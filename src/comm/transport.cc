@@ -48,9 +48,9 @@ std::vector<Setting> settings_of(const Config& config) {
   const bool cables = !config.devices.empty();
   const auto on_off = [](bool on) { return on ? "on" : "off"; };
   std::vector<Setting> settings = {
-      {"MLX_IBV_DEVICES", cables ? "a device matrix (it uses RDMA cables)" : "none (it uses TCP)"},
+      {"MLX_IBV_DEVICES", cables ? "a device matrix (and uses RDMA cables)" : "no device matrix (and uses TCP)"},
       {"TRUNKLINE_TRUNKING_FROM", std::to_string(trunking_from(config))},
-      {"TRUNKLINE_ALGORITHM", std::string(name_of(config.algorithm))}};
+      {"--algorithm (TRUNKLINE_ALGORITHM)", std::string(name_of(config.algorithm))}};
   if (!cables) return settings;
   settings.push_back({"TRUNKLINE_TRUNKS", config.trunks > 0 ? std::to_string(config.trunks) : "all"});
   settings.push_back({"TRUNKLINE_FRAME_BYTES", std::to_string(cable_frame_bytes(config))});

@@ -62,8 +62,8 @@ void check_fits(size_t from, const Hello& theirs, const Hello& own, const Member
   for (size_t i = 0; i < std::min(theirs.settings.size(), own.settings.size()); ++i) {
     const Setting &their = theirs.settings[i], &mine = own.settings[i];
     if (their.name == mine.name && their.value == mine.value) continue;
-    fail(ErrorKind::mismatch, "{} differs: {} has {}, {} has {}: set it alike for every rank", mine.name,
-         who(from, theirs.member), their.value, who(0, own.member), mine.value);
+    fail(ErrorKind::mismatch, "{} has {}, {} has {}: give {} alike to every rank", who(from, theirs.member),
+         their.value, who(0, own.member), mine.value, mine.name);
   }
 }
 
