@@ -230,7 +230,7 @@ TEST_F(AdapterTest, FusesIntoOneOutputAreKeptApart) {
       ++fused;
     } else {
       EXPECT_THAT(ended.error,
-                  AnyOf(HasSubstr("is in use by another run, process "), HasSubstr("is there already and not empty")));
+                  AnyOf(HasSubstr("is in use by another run, "), HasSubstr("is there already and not empty")));
     }
   }
   EXPECT_EQ(fused, 1);
