@@ -296,9 +296,12 @@ TEST_F(BenchProgram, AStepThatMakesNoSenseIsRefused) {
   refused({}, "--layers and --gradient-bytes are needed");
   refused({"--layers", "0", "--gradient-bytes", "1M"}, "--layers");
   refused({"--layers", "2", "--gradient-bytes", "1M", "--forward-ms", "-1"}, "--forward-ms");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--forward-ms", "nan"}, "--forward-ms");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--timeout", "nan"}, "--timeout");
   refused({"--layers", "2", "--gradient-bytes", "1.5M"}, "is not a size");
   refused({"--layers", "2", "--gradient-bytes", "1M", "--head-bytes", "900K", "--embedding-bytes", "200K"},
           "more than the 1048576 of --gradient-bytes");
+  refused({"--layers", "2", "--gradient-bytes", "1M", "--laps", "2"}, "--laps");
   refused({"--layers", "9", "--gradient-bytes", "1K"}, "less than 64 numbers a layer");
   refused({"--layers", "2", "--gradient-bytes", "1M", "--sync", "never"}, "never");
   refused({"--layers", "2", "--gradient-bytes", "1M", "--wire-dtype", "float16"}, "float16");
@@ -343,7 +346,7 @@ TEST_F(BenchProgram, RefusesWhatMakesNoSense) {
     EXPECT_THAT(result.error, HasSubstr(text));
     EXPECT_EQ(result.output, "");
   };
-  refused({}, 2, "subcommand");
+  refused({}, 2, "bench needs a command");
   refused({"allsum"}, 2, "");
   refused({"allreduce", "-b", "1.5K"}, 2, "\"1.5K\" is not a size");
   refused({"allreduce", "-b", "2K", "-e", "1K"}, 2, "more than");

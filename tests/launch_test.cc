@@ -321,8 +321,18 @@ TEST(Program, TellsItsVersionAndWhatComputes) {
 }
 
 TEST(Program, RefusesACommandThatItDoesNotHave) {
-  EXPECT_EQ(run(trunkline({})).code, 2);
-  EXPECT_EQ(run(trunkline({"no-such-command"})).code, 2);
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& line) {
+    const Result result = run(trunkline(arguments));
+    EXPECT_EQ(result.code, 2) << line;
+    EXPECT_EQ(result.error, line);
+  };
+  const std::string commands = "train, generate, fuse, launch, bench\n";
+  refused({}, "trunkline: trunkline needs a command: its commands are " + commands);
+  refused({"trian", "--model", "m"}, "trunkline: trunkline has no command \"trian\": its commands are " + commands);
+  refused({"--modle", "m"}, "trunkline: trunkline has no option --modle\n");
+  refused({"bench", "alreduce", "-b", "1K"},
+          "trunkline: bench has no command \"alreduce\": its commands are sendrecv, allreduce, allgather, "
+          "reducescatter, broadcast, step\n");
   EXPECT_EQ(run(trunkline({"--help"})).code, 0);
 }
 

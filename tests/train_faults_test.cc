@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class TrainFaultsTest : public TinyRun {
  protected:
@@ -478,11 +479,34 @@ TEST_F(TrainFaultsTest, AResumedRunMustBeTheSameRun) {
   EXPECT_THAT(ended.error, HasSubstr("train.jsonl: 24 rows"));
 }
 
+TEST_F(TrainFaultsTest, AnOutputThatCannotBeMadeIsNamed) {
+  write_file(output(), "");
+  const Ended ended = run(train({"--iters", "1"}, "out/within"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.error, fmt::format("trunkline: --output: cannot make the directory {}: Not a directory\n",
+                                     (output() / "within").string()));
+}
+
+TEST_F(TrainFaultsTest, ALinkToNoDataIsNamed) {
+  for (const char* file : {"valid.jsonl", "test.jsonl"}) {
+    fs::remove(data() / file);
+    fs::create_symlink("nowhere.jsonl", data() / file);
+    const Ended ended = run(train({"--iters", "1", "--test"}));
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.error, HasSubstr((data() / file).string() + ": a link to a file that is not there"));
+    fs::remove(data() / file);
+  }
+}
+
 TEST_F(TrainFaultsTest, FaultsOfTheCommandLineEndWithAReason) {
   EXPECT_EQ(run(train({"--batchsize", "3"})).code, 2);
   const Ended ended = run(train({"--batch-size", "0"}));
   EXPECT_EQ(ended.code, 2);
   EXPECT_THAT(ended.error, HasSubstr("--batch-size: 0 is less than 1"));
+  EXPECT_THAT(ended.error, StartsWith("trunkline: --batch-size"));
+  const Ended folder = run(train({"-c", data()}));
+  EXPECT_EQ(folder.code, 2);
+  EXPECT_THAT(folder.error, AllOf(HasSubstr(data().string()), HasSubstr("Is a directory")));
   const Ended missing = run(train({"--model", "/nowhere"}));
   EXPECT_NE(missing.code, 0);
 }

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -512,6 +513,19 @@ TEST_F(TrainTest, TestsAfterTraining) {
   ASSERT_EQ(ended.code, 0) << ended.error;
   EXPECT_THAT(ended.output, HasSubstr("test loss"));
   EXPECT_TRUE(metrics().back().contains("test_perplexity"));
+  write_file(data() / "test.jsonl", read_file(data() / "test.jsonl") + "\n\n");
+  EXPECT_THAT(run(train(with(kSgd, {"--iters", "1", "--test"}), "it's\tblank")).output,
+              ContainsRegex("test.jsonl: 5 rows, .*; 2 blank lines skipped"));
+  const auto settings = output("it's\tblank") / "settings.yaml";
+  EXPECT_THAT(read_file(settings), HasSubstr("-c " + shell_word(settings.string()) + " --output ANOTHER\n"));
+  const std::string user = R"({"messages": [{"role": "user", "content": "x"})";
+  write_file(data() / "train.jsonl", user + R"(, {"role": "assistant", "content": "y"}]})");
+  std::filesystem::remove(data() / "valid.jsonl");
+  write_file(data() / "test.jsonl", user + "]}");
+  const Ended none = run(train(with(kSgd, {"--iters", "1", "--test", "--mask-prompt"}), "none"));
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.error, HasSubstr("test.jsonl: none of its 1 rows has a turn of the assistant"));
+  EXPECT_THAT(none.output, Not(HasSubstr("nan")));
 }
 
 TEST_F(TrainTest, GenerateAnswersWithTheTrainedModel) {
@@ -530,6 +544,11 @@ TEST_F(TrainTest, GenerateAnswersWithTheTrainedModel) {
   EXPECT_EQ(drawn("1"), drawn("1"));
   EXPECT_NE(drawn("1"), drawn("2"));
   EXPECT_EQ(generate({"--prompt", "x", "--max-tokens", "0"}).code, 2);
+  for (const char* temperature : {"nan", "-1", "inf", "1x"}) {
+    const Ended refused = generate({"--prompt", "x", "--temp", temperature});
+    EXPECT_EQ(refused.code, 2) << temperature;
+    EXPECT_THAT(refused.error, HasSubstr("--temp: \"")) << temperature;
+  }
   EXPECT_EQ(generate({"--prompt", "x", "--system-prompt", "y", "--ignore-chat-template"}).code, 2);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/fail.h"
+#include "base/file.h"
 
 namespace trunkline {
 namespace {
@@ -37,24 +38,37 @@ bool is_there(int fd, const fs::path& path) {
 }  // namespace
 
 DirectoryLock::DirectoryLock(fs::path directory, const std::string& option) : directory_(std::move(directory)) {
+  try {
+    take();
+  } catch (const Error& error) {
+    std::error_code ignored;
+    if (made_) fs::remove(directory_, ignored);
+    fail(error.kind(), "{}: {}", option, error.what());
+  }
+}
+
+void DirectoryLock::take() {
   const fs::path path = directory_ / kFile;
   do {
-    made_ = fs::create_directories(directory_);
+    made_ = make_directories(directory_);
     opened_ = Fd(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!opened_ && errno == ENOENT) continue;  // its last holder has just removed it
-    if (!opened_) fail_errno("open {}", directory_.string());
+    if (!opened_) fail_errno("cannot open {}", directory_.string());
     file_ = Fd(::openat(opened_.get(), kFile, O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (!file_ && errno == ENOENT) continue;
-    if (!file_) fail_errno("open {}", path.string());
+    if (!file_) fail_errno("cannot write {}", path.string());
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;
     if (errno != EWOULDBLOCK) fail_errno("cannot lock {}, by which runs keep out of each other's way", path.string());
-    fail(ErrorKind::input, "{}: {} is in use by another run, {}: wait for its end, or name another directory", option,
+    fail(ErrorKind::input, "{} is in use by another run, {}: wait for its end, or name another directory",
          directory_.string(), text_of(file_.get()));
   } while (!is_there(file_.get(), path));
   const std::string text = this_process();
   if (::ftruncate(file_.get(), 0) != 0 ||
       ::pwrite(file_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    fail_errno("write {}", path.string());
+    const int why = errno;
+    ::unlinkat(opened_.get(), kFile, 0);
+    errno = why;
+    fail_errno("cannot write {}", path.string());
   }
 }
 

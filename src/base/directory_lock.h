@@ -15,13 +15,16 @@ class DirectoryLock {
  public:
   static constexpr const char* kFile = ".lock";
 
-  // `option`: what the directory was given by, for messages. Throws Error(input) naming who has it.
+  // `option`: what the directory was given by, for messages. Throws Error(input) naming who has it,
+  // Error(system) where it cannot be made or written; each begins with `option`.
   DirectoryLock(std::filesystem::path directory, const std::string& option);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
  private:
+  void take();
+
   std::filesystem::path directory_;
   bool made_ = false;  // here
   Fd opened_, file_;

@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class DirectoryLockTest : public ::testing::Test {
  protected:
@@ -63,6 +64,26 @@ TEST_F(DirectoryLockTest, GoesWithARenamedDirectory) {
   EXPECT_FALSE(fs::exists(output_));
   EXPECT_TRUE(fs::exists(renamed / "made"));
   EXPECT_FALSE(fs::exists(renamed / ".lock"));
+}
+
+// What cannot be made or written is said with the option that named it, and nothing is left.
+TEST_F(DirectoryLockTest, WhatCannotBeTakenIsNamed) {
+  const auto error_of = [](const fs::path& path) {
+    try {
+      const DirectoryLock lock(path, "--output");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::system);
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  fs::create_directories(folder_);
+  write_file(folder_ / "file", "");
+  EXPECT_THAT(error_of(folder_ / "file" / "out"),
+              AllOf(StartsWith("--output: cannot make the directory " + (folder_ / "file" / "out").string() + ": "),
+                    HasSubstr("Not a directory")));
+  fs::create_directories(output_ / ".lock");
+  EXPECT_EQ(error_of(output_), "--output: cannot write " + (output_ / ".lock").string() + ": Is a directory");
 }
 
 TEST_F(DirectoryLockTest, AKilledRunsFileIsNoLock) {

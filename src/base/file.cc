@@ -73,6 +73,20 @@ void require_output_path(const std::filesystem::path& path, std::initializer_lis
   }
 }
 
+bool make_directories(const std::filesystem::path& path) {
+  try {
+    return std::filesystem::create_directories(path);
+  } catch (const std::filesystem::filesystem_error& error) {
+    fail(ErrorKind::system, "cannot make the directory {}: {}", error.path1().string(), error.code().message());
+  }
+}
+
+void require_content(const std::filesystem::path& path, std::string_view bytes) {
+  if (!bytes.starts_with("version https://git-lfs.github.com/spec/")) return;
+  fail(ErrorKind::input, "{}: is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`",
+       path.string());
+}
+
 OutputFile::OutputFile(std::filesystem::path path, unsigned mode) : path_(std::move(path)), beside_(path_) {
   static std::atomic<int> count = 0;  // other threads may write the same file
   beside_ += fmt::format(".{}-{}.part", ::getpid(), ++count);

@@ -28,6 +28,12 @@ bool may_be_replaced(const std::filesystem::path& path, std::initializer_list<st
 void require_output_path(const std::filesystem::path& path, std::initializer_list<std::string_view> beginnings,
                          std::string_view what);
 
+// Makes the directory, and those above it, if need be; whether it did. Throws Error(system) naming what is in the way.
+bool make_directories(const std::filesystem::path& path);
+
+// Throws Error(input) if `bytes`, the beginning of what is there, are a pointer to the file that Git LFS has elsewhere.
+void require_content(const std::filesystem::path& path, std::string_view bytes);
+
 // A file written piece by piece, under the same promise as write_file: it appears under its name at commit(), whole and
 // synced; without commit nothing is left.
 class OutputFile {

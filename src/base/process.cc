@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstring>
@@ -17,6 +18,25 @@
 extern char** environ;
 
 namespace trunkline {
+
+std::string shell_word(std::string_view text) {
+  // $'...' where a control character would break the line, or be lost on it.
+  const bool escapes = std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  std::string word = escapes ? "$'" : "'";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (escapes && (byte < 0x20 || byte == 0x7f)) {
+      word += fmt::format("\\{:03o}", byte);
+    } else if (c == '\'') {
+      word += escapes ? "\\'" : "'\\''";
+    } else if (escapes && c == '\\') {
+      word += "\\\\";
+    } else {
+      word += c;
+    }
+  }
+  return word + '\'';
+}
 namespace {
 
 using Stream = ProcessOptions::Stream;

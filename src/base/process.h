@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@
 #include "base/fd.h"
 
 namespace trunkline {
+
+// `text` as one word on one line of a shell's command.
+std::string shell_word(std::string_view text);
 
 // How a process ended.
 struct ExitStatus {

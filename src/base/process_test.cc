@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -44,6 +46,26 @@ bool closes(const Fd& fd) {
   char byte;
   pollfd wait{fd.get(), POLLIN, 0};
   return ::poll(&wait, 1, 10'000) == 1 && ::read(fd.get(), &byte, 1) == 0;
+}
+
+TEST(Process, AShellTakesAWordAsItWas) {
+  EXPECT_EQ(shell_word("/a b/$c"), "'/a b/$c'");
+  for (const std::string text :
+       {"it's", "a\tb 'c' \\ \"d\" $e `f`", "two\nlines \\n\x7f", "", "-x \\'", "\xc3\xa9\t"}) {
+    const std::string word = shell_word(text);
+    EXPECT_EQ(std::ranges::count_if(word, [](unsigned char c) { return c < 0x20; }), 0) << word;
+    ProcessOptions options;
+    options.argv = {"bash", "-c", "printf %s " + word};
+    options.output = ProcessOptions::Stream::pipe;
+    Process process = Process::start(options);
+    std::string said;
+    char buffer[256];
+    for (ssize_t size; (size = ::read(process.output.get(), buffer, sizeof buffer)) > 0;) {
+      said.append(buffer, static_cast<size_t>(size));
+    }
+    EXPECT_EQ(said, text);
+    EXPECT_TRUE(process.wait(Deadline::after(std::chrono::seconds(10))));
+  }
 }
 
 TEST(Process, PassesArgumentsUntouched) {

@@ -50,7 +50,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   flags.group.add(app);
   app.add_option("--min-busbw", flags.min_busbw,
                  "Exit 1 if the average bus bandwidth of all sizes is below (10^9 bits a second)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_between(0.0, 1e9))
       ->type_name("GBPS");
   app.add_flag("--check", flags.check, "Verify every element on every rank in N more calls; exit 1 if any is wrong");
   app.add_flag("--profile", flags.profile, "Where the time goes, by part, in nanoseconds a KiB");
@@ -128,7 +128,7 @@ int run(const Flags& flags) {
 Command bench_command(CLI::App& app) {
   CLI::App* const command = app.add_subcommand(
       "bench", "Measure a collective: launch -n N [--cables SPEC] -- trunkline bench allreduce -b 1K -e 64M");
-  command->require_subcommand(1);
+  command->require_subcommand(0, 1);
   std::vector<std::pair<CLI::App*, std::shared_ptr<Flags>>> choices;
   for (const Collective collective : kAllCollectives) {
     auto flags = std::make_shared<Flags>();
@@ -138,7 +138,9 @@ Command bench_command(CLI::App& app) {
     choices.emplace_back(choice, flags);
   }
   const Command step = bench_step_command(*command);
-  return {command, [choices, step] {
+  command->allow_extras();  // for require_command; what was added before does not take it over
+  return {command, [command, choices, step] {
+            require_command(*command);
             if (step.app->parsed()) return step.run();
             const auto chosen =
                 std::find_if(choices.begin(), choices.end(), [](const auto& it) { return it.first->parsed(); });

@@ -32,7 +32,7 @@ struct Flags {
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
-  const auto time = CLI::Range(0.0, 1e7);
+  const auto time = number_between(0.0, 1e7);
   auto* layers = app.add_option("--layers", flags.layers, "Layers; each one's gradients are seven tensors")
                      ->check(CLI::Range(1, 10'000))
                      ->type_name("N");

@@ -108,7 +108,7 @@ Command generate_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 24))
       ->type_name("N");
   command->add_option("--temp", request->options.temperature, "Temperature; 0, the default: greedy")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_between(0.0, 1e6))
       ->type_name("T");
   command->add_option("--seed", request->options.seed, "Of the draws at a temperature above 0; 0")->type_name("N");
   command->add_flag("--ignore-chat-template", request->plain, "The prompt as it is, to be continued");

@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "base/file.h"
 #include "cli/bench_figures.h"
+#include "cli/command.h"
 
 namespace trunkline {
 namespace {
@@ -53,7 +54,7 @@ void GroupFlags::add(CLI::App& app) {
       ->transform(named<bool>({{"on", true}, {"off", false}}))
       ->type_name("on|off");
   app.add_option("--timeout", timeout, "Seconds without progress after which a rank gives up")
-      ->check(CLI::Range(0.001, 604800.0))
+      ->check(number_between(0.001, 604800.0))
       ->type_name("S");
 }
 

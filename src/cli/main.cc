@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <string_view>
 
 #include "base/fail.h"
 #include "base/fd.h"
@@ -17,6 +19,8 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
+std::string line_of(std::string_view message) { return fmt::format("trunkline: {}\n", message); }
+
 int run(int argc, char** argv) {
   // What follows the first "--" belongs to another program and is not ours to parse.
   char** const dashes = std::find(argv, argv + argc, std::string("--"));
@@ -24,12 +28,15 @@ int run(int argc, char** argv) {
   std::reverse(ours.begin(), ours.end());  // as CLI11 wants them
 
   CLI::App app("Private fine-tuning of large language models on a few machines on a desk.", "trunkline");
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) { return line_of(error.what()); });
   app.set_version_flag("--version", [] { return fmt::format("trunkline {}\n{}", version(), describe_backend()); });
   const std::vector<Command> commands = {train_command(app), generate_command(app), fuse_command(app),
                                          launch_command(app), bench_command(app)};
+  app.allow_extras();  // to say what is wrong with them: require_command. What was added before does not take it over
   try {
     app.parse(ours);
+    require_command(app);
     const auto command =
         std::find_if(commands.begin(), commands.end(), [](const Command& it) { return it.app->parsed(); });
     if (dashes != argv + argc) {
@@ -53,8 +60,11 @@ int main(int argc, char** argv) {
     const int code = trunkline::run(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) trunkline::fail_errno("standard output");
     return code;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fputs(trunkline::line_of(fmt::format("{}: {}", error.path1().string(), error.code().message())).c_str(),
+               stderr);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "trunkline: {}\n", error.what());
-    return trunkline::kFailure;
+    std::fputs(trunkline::line_of(error.what()).c_str(), stderr);
   }
+  return trunkline::kFailure;
 }

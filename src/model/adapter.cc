@@ -159,7 +159,7 @@ void save_adapter(const Adapter& adapter, const fs::path& directory) {
     tensors.push_back({kPrefix + adapter.layout[i].name, adapter.tensors[i], adapter.tensors[i].dtype()});
   }
   std::ranges::sort(tensors, {}, &NamedTensor::name);
-  fs::create_directories(directory);
+  make_directories(directory);
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!adapter.base_digest.empty()) metadata[kBaseDigest] = adapter.base_digest;
   write_safetensors(directory / kTensors, tensors, metadata);

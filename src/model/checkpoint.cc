@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "base/fail.h"
@@ -26,11 +27,25 @@ std::string listed(const std::vector<std::string>& names) {
   return shown == names.size() ? text : fmt::format("{} and {} more", text, names.size() - shown);
 }
 
+// Files named as an index names its own.
+std::vector<std::string> shards_in(const fs::path& directory) {
+  static const std::regex shard(R"(model-\d+-of-\d+\.safetensors)");
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (std::regex_match(name, shard)) names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 // The index's table from tensor to file.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   std::map<std::string, std::string> files;
   try {
-    const nlohmann::json index = nlohmann::json::parse(read_file(path));
+    const std::string text = read_file(path);
+    require_content(path, text);
+    const nlohmann::json index = nlohmann::json::parse(text);
     for (const auto& [tensor, file] : index.at("weight_map").items()) files[tensor] = file.get<std::string>();
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorKind::input, "{}: not an index of safetensors: {}", path.string(), error.what());
@@ -69,6 +84,10 @@ class TensorFiles {
       source_ = index;
       add_shards(directory, index);
     } else {
+      if (const std::vector<std::string> shards = shards_in(directory); !shards.empty()) {
+        fail(ErrorKind::input, "{}: its shards are here ({}), but {}, which says what they hold, is not: fetch it too",
+             directory.string(), listed(shards), kIndex);
+      }
       fail(ErrorKind::input, "{}: neither {} nor {} is here (weights of other formats must be converted)",
            directory.string(), kSingle, kIndex);
     }

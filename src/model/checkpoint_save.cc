@@ -51,7 +51,7 @@ std::string dtype_name(mx::Dtype dtype) {
 }
 
 void copy_whole(const fs::path& from, const fs::path& to) {
-  fs::create_directories(to.parent_path());
+  make_directories(to.parent_path());
   write_file(to, MappedFile(from).text());
 }
 
@@ -132,7 +132,7 @@ void check_tensors(const Checkpoint& source, const Parameters& tensors) {
 void save(const Checkpoint& source, const Parameters& tensors, const fs::path& directory,
           std::optional<mx::Dtype> dtype, uint64_t shard_bytes) {
   check_tensors(source, tensors);
-  fs::create_directories(directory);
+  make_directories(directory);
   if (fs::equivalent(source.directory, directory)) {
     fail(ErrorKind::input, "{}: a model is not saved over its own source", directory.string());
   }

@@ -104,6 +104,15 @@ TEST(Checkpoint, NamesEveryAbsentShard) {
   }
 }
 
+TEST(Checkpoint, ShardsWithoutTheirIndexAreNamed) {
+  const TestFolder folder;
+  const fs::path model = folder.model("qwen3-untied");
+  fs::remove(model / "model.safetensors.index.json");
+  EXPECT_THAT(error_of([&] { load_checkpoint(model); }),
+              AllOf(HasSubstr("its shards are here (model-00001-of-0000"), HasSubstr("-of-0000"),
+                    HasSubstr("but model.safetensors.index.json, which says what they hold, is not")));
+}
+
 TEST(Checkpoint, NamesATensorThatItsShardLacks) {
   const TestFolder folder;
   const fs::path model = folder.model("qwen3-untied");
@@ -207,6 +216,8 @@ TEST(Checkpoint, DamagedFilesAreNamed) {
   EXPECT_THAT(message(bytes + "more"), HasSubstr("4 bytes after the last tensor"));
   EXPECT_THAT(message(std::string(8, '\xff') + bytes.substr(8)), damaged);
   EXPECT_THAT(message("<html>Not found</html>"), damaged);
+  EXPECT_THAT(message("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+              AllOf(HasSubstr(file.string() + ": is a Git LFS pointer"), HasSubstr("git lfs pull")));
   std::string changed = bytes;
   changed[8] = '[';
   EXPECT_THAT(message(changed), AllOf(damaged, HasSubstr("header")));

@@ -49,6 +49,9 @@ json read_header(const InputFile& file) {
   uint64_t length = 0;
   if (file.size() < sizeof length) damaged(file.path(), fmt::format("only {} bytes", file.size()));
   file.read_at(0, &length, sizeof length);
+  std::string beginning(std::min<uint64_t>(file.size(), 64), '\0');
+  file.read_at(0, beginning.data(), beginning.size());
+  require_content(file.path(), beginning);
   if (length > std::min(kLargestHeader, file.size() - sizeof length)) {
     damaged(file.path(), fmt::format("a header of {} bytes in a file of {}", length, file.size()));
   }

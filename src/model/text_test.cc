@@ -469,7 +469,17 @@ TEST(TextErrors, NameTheFile) {
   EXPECT_THAT(error_of([&] { Text{model.path()}; }), HasSubstr("tokenizer_config.json: is not UTF-8"));
   model.config["chat_template"] = "{% if %}";
   model.write();
-  EXPECT_THAT(error_of([&] { Text{model.path()}; }), HasSubstr("chat template \"default\": line 1"));
+  EXPECT_THAT(error_of([&] { Text{model.path()}; }),
+              HasSubstr("tokenizer_config.json: chat template \"default\": line 1"));
+  std::filesystem::create_directory(model / "additional_chat_templates");
+  write_file(model / "additional_chat_templates/tool_use.jinja", "\n{{ }");
+  EXPECT_THAT(error_of([&] { Text{model.path()}; }),
+              HasSubstr("additional_chat_templates/tool_use.jinja: chat template \"tool_use\": line 2"));
+  write_file(model / "chat_template.jinja", "{{ }");
+  EXPECT_THAT(error_of([&] { Text{model.path()}; }),
+              HasSubstr("/chat_template.jinja: chat template \"default\": line 1"));
+  write_file(model / "tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
+  EXPECT_THAT(error_of([&] { Text{model.path()}; }), HasSubstr("tokenizer.json: is a Git LFS pointer"));
 }
 
 TEST(TextErrors, OfTextsThatAreNone) {

@@ -20,6 +20,7 @@ std::string describe(const Sequences& sequences) {
     text += fmt::format("; {} skipped (no target within max_seq_length)", cut);
   }
   if (summary.untargeted > 0) text += fmt::format("; {} skipped (no target at all)", summary.untargeted);
+  if (summary.blank > 0) text += fmt::format("; {} blank line{} skipped", summary.blank, summary.blank == 1 ? "" : "s");
   if (sequences.count() < summary.rows) {
     text += fmt::format("; packed into {} sequences, {:.1f} tokens each", sequences.count(),
                         static_cast<double>(summary.tokens) / static_cast<double>(sequences.count()));

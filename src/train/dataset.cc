@@ -130,7 +130,10 @@ Dataset Dataset::open(const std::filesystem::path& jsonl, Text& text, const Data
     fail(ErrorKind::input, "max_seq_length: is {}; a row needs 2 tokens, one to predict from and one to predict",
          options.max_seq_length);
   }
-  if (!std::filesystem::exists(jsonl)) fail(ErrorKind::input, "{}: no such file", file);
+  if (!std::filesystem::exists(jsonl)) {
+    fail(ErrorKind::input, "{}: {}", file,
+         std::filesystem::is_symlink(jsonl) ? "a link to a file that is not there" : "no such file");
+  }
   if (!std::filesystem::is_regular_file(jsonl)) fail(ErrorKind::input, "{}: is not a file", file);
   const MappedFile data(jsonl);
   const Digest key = key_of(data.text(), text, options, vocab);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/fail.h"
+#include "base/file.h"
 
 namespace trunkline {
 namespace {
@@ -189,6 +190,7 @@ void Faults::throw_if_any() const {
 
 DataRows check_rows(const std::string& file, std::string_view bytes, const RowFields& fields) {
   if (bytes.empty()) fail(ErrorKind::input, "{}: is empty; it needs a JSON object a line", file);
+  require_content(file, bytes);
   if (bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff")) {
     fail(ErrorKind::input, "{}:1: row: is UTF-16 text; save the file as UTF-8", file);
   }

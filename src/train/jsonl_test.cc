@@ -69,6 +69,11 @@ TEST(Jsonl, NamesAFileWithoutRows) {
   EXPECT_THAT(faults_of(std::string("\xff\xfe{\0", 4)), HasSubstr("UTF-16"));
 }
 
+TEST(Jsonl, APointerToAFileIsNotTheFile) {
+  EXPECT_THAT(faults_of("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+              HasSubstr("is a Git LFS pointer"));
+}
+
 TEST(Jsonl, TellsLineAndColumnOfWhatIsNotJson) {
   const std::string good = "{\"text\": \"a\"}\n";
   EXPECT_EQ(faults_of(good + "\n{\"text\": \"日本\", secret}\n"),

@@ -5,6 +5,7 @@
 #include "base/directory_lock.h"
 #include "base/fail.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "base/version.h"
 #include "bridge/arrays.h"
 
@@ -126,9 +127,9 @@ void check_holds_no_best(const fs::path& output) {
 
 void write_settings(const fs::path& output, const std::vector<Setting>& settings) {
   std::string text = fmt::format(
-      "# Settings of this run, by trunkline {}. To repeat it, from anywhere:\n# trunkline train -c '{}' --output "
+      "# Settings of this run, by trunkline {}. To repeat it, from anywhere:\n# trunkline train -c {} --output "
       "ANOTHER\n",
-      version(), fs::absolute(output / kSettings).lexically_normal().string());
+      version(), shell_word(fs::absolute(output / kSettings).lexically_normal().string()));
   for (const Setting& setting : settings) text += fmt::format("{}: {}\n", setting.key, setting.value);
   fs::create_directories(output);
   write_file(output / kSettings, text);

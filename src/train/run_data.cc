@@ -23,7 +23,8 @@ RunData read(const TrainOptions& options, int64_t vocab, const InterruptWatch& i
   };
   RunData data;
   data.train.emplace(open("train.jsonl"));
-  if (options.val_batches != 0 && std::filesystem::exists(options.data / "valid.jsonl")) {
+  // A link to nowhere is there, and wrong.
+  if (options.val_batches != 0 && exists(symlink_status(options.data / "valid.jsonl"))) {
     data.valid.emplace(open("valid.jsonl"));
   }
   if (options.test) data.test.emplace(open("test.jsonl"));

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/fail.h"
 #include "plan/step_blocks.h"
 #include "train/batches.h"
 #include "train/layerwise.h"
@@ -38,6 +39,9 @@ double mean_loss(Group& group, const Decoder& decoder, const Parameters& paramet
   for (const auto& values : gather_values(group, {loss, targets})) {
     all_loss += values[0];
     all_targets += values[1];
+  }
+  if (all_targets == 0.0) {
+    fail(ErrorKind::input, "{}: there is no target to measure a loss on", rows.dataset().summary().file);
   }
   return all_loss / all_targets;
 }

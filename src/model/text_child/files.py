@@ -12,13 +12,17 @@ def read_text(directory, name):
     """The file's text, or None where there is none."""
     try:
         with open(os.path.join(directory, name), encoding="utf-8") as file:
-            return file.read()
+            text = file.read()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
         raise InputError(f"{os.path.join(directory, name)}: is not UTF-8 text")
     except OSError as error:
         raise InputError(f"{os.path.join(directory, name)}: cannot be read: {error.strerror}")
+    if text.startswith("version https://git-lfs.github.com/spec/"):
+        path = os.path.join(directory, name)
+        raise InputError(f"{path}: is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`")
+    return text
 
 
 def read_object(directory, name):

@@ -31,12 +31,12 @@ class Model:
         self.tokens = Tokens(directory, config)
         self.tokenizer = self.tokens.tokenizer
         sources = chat_templates(directory, config)
-        reads_clock = any("strftime_now" in text for text in sources.values())
+        reads_clock = any("strftime_now" in text for text, _ in sources.values())
         now = datetime.datetime.strptime(today, "%Y-%m-%d") if today else datetime.datetime.now()
         self.today = now.strftime("%Y-%m-%d") if reads_clock else ""
         environment_ = environment(now)
         self.templates = {
-            name: Template(name, text, environment_, self.tokens.named) for name, text in sources.items()
+            name: Template(name, text, path, environment_, self.tokens.named) for name, (text, path) in sources.items()
         }
         self.eos = self.tokens.id_of(self.tokens.named.get("eos_token"))
         ends = {name: self.end_ids(name) for name in ("config.json", "generation_config.json")}

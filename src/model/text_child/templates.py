@@ -15,28 +15,30 @@ if tuple(int(part) for part in re.findall(r"\d+", jinja2.__version__)[:3]) < (3,
 
 
 def chat_templates(directory, config):
-    """Template sources by name. Files go before tokenizer_config.json; a processor's chat_template.json comes last."""
+    """Templates by name, each its source and the file it is from. Files go before tokenizer_config.json; a processor's chat_template.json comes last."""
     files = {}
     if (text := read_text(directory, "chat_template.jinja")) is not None:
-        files["default"] = text
+        files["default"] = text, os.path.join(directory, "chat_template.jinja")
     folder = os.path.join(directory, "additional_chat_templates")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         if name.endswith(".jinja"):
-            files[name.removesuffix(".jinja")] = read_text(folder, name)
-    for path, value in (
-        ("", files or None),
+            files[name.removesuffix(".jinja")] = read_text(folder, name), os.path.join(folder, name)
+    if files:
+        return files
+    for name, value in (
         ("tokenizer_config.json", config.get("chat_template")),
         ("chat_template.json", read_object(directory, "chat_template.json").get("chat_template")),
     ):
         if value is None:
             continue
+        path = os.path.join(directory, name)
         if isinstance(value, str):
-            return {"default": value}
+            value = {"default": value}
         if isinstance(value, list) and all(isinstance(one, dict) and {"name", "template"} <= one.keys() for one in value):
             value = {one["name"]: one["template"] for one in value}
         if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
-            return value
-        raise InputError(f"{os.path.join(directory, path)}: chat_template: is neither a text nor a list of named texts")
+            return {key: (text, path) for key, text in value.items()}
+        raise InputError(f"{path}: chat_template: is neither a text nor a list of named texts")
     return {}
 
 
@@ -119,13 +121,13 @@ def normalized(messages):
 class Template:
     """One chat template with the model's special tokens as variables."""
 
-    def __init__(self, name, source, environment_, variables):
+    def __init__(self, name, source, path, environment_, variables):
         self.source = source
         self.variables = variables
         try:
             self.compiled = environment_.from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise InputError(f'chat template "{name}": line {error.lineno}: {error.message}')
+            raise InputError(f'{path}: chat template "{name}": line {error.lineno}: {error.message}')
         self.generation = environment_.extensions[Generation.identifier]
         self.marks_turns = re.search(r"\{%-?\s*generation\s*-?%\}", source) is not None
 
