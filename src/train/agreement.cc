@@ -1,5 +1,6 @@
 #include "train/agreement.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -67,6 +68,13 @@ void compare(const std::vector<std::vector<Fact>>& lists, Report report) {
   }
 }
 
+// TCP has checksums of its own.
+bool is_checked(const Group& group) {
+  const std::vector<CableTraffic> cables = group.cables();
+  return Config::from_env().checksum ||
+         std::all_of(cables.begin(), cables.end(), [](const CableTraffic& cable) { return cable.id == "tcp"; });
+}
+
 }  // namespace
 
 void require_agreement(Group& group, const std::vector<Fact>& facts) {
@@ -103,6 +111,11 @@ std::vector<uint32_t> hashes_of(const Parameters& parameters) {
   return hashes;
 }
 
+std::string suspects(int ranks, bool checked) {
+  if (!checked) return "with TRUNKLINE_CRC=on: without checksums, a cable may have damaged what crossed it unnoticed";
+  return ranks == 2 ? "suspect the memory of both ranks" : "suspect the memory of the rank that stands alone";
+}
+
 void require_equal_weights(Group& group, const std::vector<TensorShape>& layout, const Parameters& parameters,
                            int64_t step) {
   if (group.size() == 1) return;
@@ -120,8 +133,8 @@ void require_equal_weights(Group& group, const std::vector<TensorShape>& layout,
     if (equal) continue;
     fail(ErrorKind::mismatch,
          "after step {}, the ranks' weights are no longer the same: {} is the first tensor that differs (checksum {}); "
-         "go on from the last checkpoint with --resume, and suspect the memory of the rank that stands alone",
-         step, layout[i].name, who_has_what(values));
+         "go on from the last checkpoint with --resume, and {}",
+         step, layout[i].name, who_has_what(values), suspects(group.size(), is_checked(group)));
   }
 }
 

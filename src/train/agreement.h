@@ -23,6 +23,9 @@ std::string differences(const std::vector<Fact>& there, const std::vector<Fact>&
 // CRC32C of each tensor's bytes.
 std::vector<uint32_t> hashes_of(const Parameters& parameters);
 
+// Where weights that differ may come from. `checked`: whether what travels between ranks has checksums.
+std::string suspects(int ranks, bool checked);
+
 // Throws Error(mismatch) on every rank, naming the first tensor whose bits are not the same on all ranks.
 void require_equal_weights(Group& group, const std::vector<TensorShape>& layout, const Parameters& parameters,
                            int64_t step);

@@ -60,6 +60,12 @@ TEST(Agreement, TheFirstTensorThatDiffersIsNamed) {
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("after step 100"), HasSubstr("b is the first tensor that differs"))));
 }
 
+TEST(Agreement, WithoutChecksumsACableIsSuspected) {
+  EXPECT_THAT(suspects(3, true), HasSubstr("the rank that stands alone"));
+  EXPECT_EQ(suspects(2, true), "suspect the memory of both ranks");
+  EXPECT_THAT(suspects(2, false), AllOf(HasSubstr("TRUNKLINE_CRC=on"), HasSubstr("a cable may have damaged")));
+}
+
 TEST(Together, WaitsForTheSlowest) {
   std::atomic<int> finished = 0;
   const auto errors = run_threads(
