@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/json_reason.h"
 #include "plan/config_reader.h"
 
 namespace trunkline {
@@ -164,7 +165,7 @@ AdapterConfig read_adapter_config(const fs::path& path) {
     json = nlohmann::json::parse(result.text);
     ordered = nlohmann::ordered_json::parse(result.text);
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::input, "{}: not JSON: {}", file, error.what());
+    fail(ErrorKind::input, "{}: not JSON: {}", file, json_reason(error.what()));
   }
   const ConfigReader config(json, file);
   if (!config.has("peft_type") && (config.has("lora_parameters") || config.has("fine_tune_type"))) {

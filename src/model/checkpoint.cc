@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "base/file.h"
+#include "base/json_reason.h"
 #include "model/safetensors.h"
 
 namespace trunkline {
@@ -48,7 +49,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     const nlohmann::json index = nlohmann::json::parse(text);
     for (const auto& [tensor, file] : index.at("weight_map").items()) files[tensor] = file.get<std::string>();
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::input, "{}: not an index of safetensors: {}", path.string(), error.what());
+    fail(ErrorKind::input, "{}: not an index of safetensors: {}", path.string(), json_reason(error.what()));
   }
   for (const auto& [tensor, file] : files) {
     if (fs::path(file).filename() != file || file == "." || file == "..") {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/fail.h"
+#include "base/json_reason.h"
 
 namespace trunkline {
 namespace {
@@ -62,7 +63,7 @@ json read_header(const InputFile& file) {
     if (!header.is_object()) damaged(file.path(), "the header is not a JSON object");
     return header;
   } catch (const json::exception& error) {
-    damaged(file.path(), fmt::format("the header is not JSON: {}", error.what()));
+    damaged(file.path(), fmt::format("the header is not JSON: {}", json_reason(error.what())));
   }
 }
 
@@ -84,7 +85,7 @@ StoredTensor read_entry(const std::filesystem::path& path, const std::string& na
     tensor.begin = offsets.at(0).get<uint64_t>();
     tensor.end = offsets.at(1).get<uint64_t>();
   } catch (const json::exception& error) {
-    damaged(path, fmt::format("{}: {}", name, error.what()));
+    damaged(path, fmt::format("{}: {}", name, json_reason(error.what())));
   }
   if (tensor.end < tensor.begin) damaged(path, fmt::format("{}: it ends before it begins", name));
   if (const std::optional<mx::Dtype> dtype = dtype_of(tensor.dtype)) {

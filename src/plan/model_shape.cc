@@ -1,6 +1,7 @@
 #include "plan/model_shape.h"
 
 #include "base/file.h"
+#include "base/json_reason.h"
 #include "plan/config_reader.h"
 #include "plan/rope_shape.h"
 
@@ -192,7 +193,7 @@ ModelShape read_model_shape(const std::filesystem::path& config_json) {
   try {
     json = nlohmann::json::parse(read_file(config_json));
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::input, "{}: not JSON: {}", file, error.what());
+    fail(ErrorKind::input, "{}: not JSON: {}", file, json_reason(error.what()));
   }
   const ConfigReader config(json, file);
 

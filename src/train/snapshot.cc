@@ -7,6 +7,7 @@
 #include "base/crc32c.h"
 #include "base/fail.h"
 #include "base/file.h"
+#include "base/json_reason.h"
 #include "base/version.h"
 #include "model/safetensors.h"
 
@@ -121,7 +122,7 @@ nlohmann::ordered_json SnapshotStore::checked_state(int64_t step) const {
     try {
       return Json::parse(read_file(directory / name));
     } catch (const nlohmann::json::exception& error) {
-      fail(ErrorKind::input, "{}: {}", (directory / name).string(), error.what());
+      fail(ErrorKind::input, "{}: {}", (directory / name).string(), json_reason(error.what()));
     }
   };
   try {
@@ -139,7 +140,7 @@ nlohmann::ordered_json SnapshotStore::checked_state(int64_t step) const {
     }
     return state;
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::input, "{}: {}", directory.string(), error.what());
+    fail(ErrorKind::input, "{}: {}", directory.string(), json_reason(error.what()));
   }
 }
 
@@ -154,7 +155,7 @@ Snapshot SnapshotStore::load(int64_t step, const std::vector<Fact>& facts) const
     snapshot.version = state.at("version");
     for (const auto& [name, value] : state.at("facts").items()) snapshot.facts.push_back({name, value});
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorKind::input, "{}: {}", (directory / kState).string(), error.what());
+    fail(ErrorKind::input, "{}: {}", (directory / kState).string(), json_reason(error.what()));
   }
   if (const std::string differing = differences(snapshot.facts, facts); !differing.empty()) {
     fail(ErrorKind::mismatch,
