@@ -147,8 +147,8 @@ class Rendezvous {
     for (std::vector<int> missing = absent(); !missing.empty(); missing = absent()) {
       if (deadline_.expired()) {
         fail(ErrorKind::timeout,
-             "{} of {} did not join the job at {} within {:.1f} s: start every rank with the same "
-             "MLX_JACCL_COORDINATOR, MLX_WORLD_SIZE and TRUNKLINE_JOB_KEY",
+             "{} of {} did not join the job at {} within {:.1f} s: see whether they run and what they said; start "
+             "every rank with the same MLX_JACCL_COORDINATOR, MLX_WORLD_SIZE and TRUNKLINE_JOB_KEY",
              list(missing), place_.size, hello_.member.address, std::chrono::duration<double>(place_.timeout).count());
       }
       if (Clock::now() > remind) {
