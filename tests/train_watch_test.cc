@@ -381,6 +381,23 @@ TEST_F(TrainWatchTest, TwoRunsInOneOutputAreKeptApart) {
   EXPECT_EQ(run(train({"--iters", "2"}, "early")).code, 0);
 }
 
+TEST_F(TrainWatchTest, AnOutputThatIsTakenAwayEndsTheRun) {
+  Process process = Process::start(train({"--iters", "100000", "--steps-per-report", "1"}, "out", 2));
+  read_until(process, "step 2/");
+  fs::rename(output(), output("elsewhere"));
+  const Ended ended = finish(process);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.error, AllOf(HasSubstr("[0] trunkline: "), HasSubstr("[1] trunkline: "),
+                                 HasSubstr("was removed, renamed or replaced")));
+  EXPECT_FALSE(fs::exists(output() / "checkpoints"));
+  // And what lies there may not be what a run writes to.
+  fs::create_directories(output("device"));
+  fs::create_symlink("/dev/zero", output("device") / "metrics.jsonl");
+  const Ended device = run(train({"--iters", "1"}, "device"));
+  EXPECT_EQ(device.code, 1);
+  EXPECT_THAT(device.error, HasSubstr("metrics.jsonl is not a regular file"));
+}
+
 TEST_F(TrainWatchTest, WatchingValidationNeedsOne) {
   const Ended none = run(train({"--iters", "2", "--val-batches", "0", "--keep-best"}));
   EXPECT_EQ(none.code, 2);

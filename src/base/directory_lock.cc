@@ -37,7 +37,8 @@ bool is_there(int fd, const fs::path& path) {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(fs::path directory, const std::string& option) : directory_(std::move(directory)) {
+DirectoryLock::DirectoryLock(fs::path directory, const std::string& option)
+    : directory_(std::move(directory)), option_(option) {
   try {
     take();
   } catch (const Error& error) {
@@ -70,6 +71,12 @@ void DirectoryLock::take() {
     errno = why;
     fail_errno("cannot write {}", path.string());
   }
+}
+
+void DirectoryLock::require() const {
+  if (is_there(opened_.get(), directory_)) return;
+  fail(ErrorKind::input, "{}: {} was removed, renamed or replaced while this run was writing to it", option_,
+       directory_.string());
 }
 
 DirectoryLock::~DirectoryLock() {

@@ -19,6 +19,8 @@ class DirectoryLock {
   // Error(system) where it cannot be made or written; each begins with `option`.
   DirectoryLock(std::filesystem::path directory, const std::string& option);
   ~DirectoryLock();
+  // Throws Error(input) where the directory is no longer the one that is locked: removed, renamed or replaced.
+  void require() const;
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
@@ -26,6 +28,7 @@ class DirectoryLock {
   void take();
 
   std::filesystem::path directory_;
+  std::string option_;
   bool made_ = false;  // here
   Fd opened_, file_;
 };

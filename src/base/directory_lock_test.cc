@@ -43,6 +43,26 @@ TEST_F(DirectoryLockTest, OneHasItAtATime) {
   EXPECT_EQ(refusal(), "none");
 }
 
+TEST_F(DirectoryLockTest, TellsWhenTheDirectoryIsAnother) {
+  const DirectoryLock lock(output_, "--output");
+  lock.require();
+  const auto said = [&]() -> std::string {
+    try {
+      lock.require();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  fs::rename(output_, folder_ / "elsewhere");
+  EXPECT_THAT(said(), AllOf(StartsWith("--output: " + output_.string()), HasSubstr("removed, renamed or replaced")));
+  fs::create_directories(output_);
+  EXPECT_THAT(said(), HasSubstr("removed, renamed or replaced"));
+  fs::remove(output_);
+  fs::rename(folder_ / "elsewhere", output_);
+  EXPECT_EQ(said(), "none");
+}
+
 TEST_F(DirectoryLockTest, WhatWasPutThereStays) {
   {
     const DirectoryLock lock(output_, "--output");

@@ -66,6 +66,9 @@ Progress::Progress(const fs::path& output, int64_t total, int64_t steps_per_repo
 
 void Progress::open(int64_t done, std::vector<std::string>& warnings) {
   if (quiet_) return;
+  if (fs::exists(metrics_path_) && !fs::is_regular_file(metrics_path_)) {
+    fail(ErrorKind::input, "{} is not a regular file: move it away", metrics_path_.string());
+  }
   write_file(metrics_path_, done == 0 ? "" : lines_until(metrics_path_, done, warnings));
   metrics_.open(metrics_path_, std::ios::app);
   if (!metrics_) fail(ErrorKind::system, "cannot write {}", metrics_path_.string());

@@ -348,6 +348,7 @@ class Trainer {
       if (error.kind() != ErrorKind::numeric) throw;
       fail(ErrorKind::numeric, "{}; {}", error.what(), snapshots_->last_good());
     }
+    if (output_) output_->require();
     ++state_.step;
     if (result.spike == StepResult::Spike::none) {
       state_.trained_tokens += result.targets;
