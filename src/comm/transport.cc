@@ -44,10 +44,10 @@ DeviceMatrix matrix_of(const Config& config) {
 
 // What ranks must have alike: with other values they would cut messages in other places, or wait for each other on
 // different paths. Those of cables are compared only by ranks that use cables.
-std::vector<Setting> settings_of(const Config& config) {
+std::vector<SharedSetting> settings_of(const Config& config) {
   const bool cables = !config.devices.empty();
   const auto on_off = [](bool on) { return on ? "on" : "off"; };
-  std::vector<Setting> settings = {
+  std::vector<SharedSetting> settings = {
       {"MLX_IBV_DEVICES", cables ? "a device matrix (and uses RDMA cables)" : "no device matrix (and uses TCP)"},
       {"TRUNKLINE_TRUNKING_FROM", std::to_string(trunking_from(config))},
       {"--algorithm (TRUNKLINE_ALGORITHM)", std::string(name_of(config.algorithm))}};

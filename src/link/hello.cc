@@ -14,7 +14,7 @@ std::string Hello::encode() const {
   Encoder encoder;
   encoder.put(version).put(size).put(lanes).put(member.pid).put(member.host).put(member.address);
   encoder.put(static_cast<uint32_t>(settings.size()));
-  for (const Setting& each : settings) encoder.put(each.name).put(each.value);
+  for (const SharedSetting& each : settings) encoder.put(each.name).put(each.value);
   return encoder.take();
 }
 
@@ -29,7 +29,7 @@ Hello Hello::decode(std::string_view bytes) {
   hello.member.host = decoder.text();
   hello.member.address = decoder.text();
   for (auto left = decoder.get<uint32_t>(); left > 0; --left) {
-    Setting setting;
+    SharedSetting setting;
     setting.name = decoder.text();
     setting.value = decoder.text();
     hello.settings.push_back(std::move(setting));
@@ -60,7 +60,7 @@ void check_fits(size_t from, const Hello& theirs, const Hello& own, const Member
          who(from, theirs.member), theirs.lanes, who(0, own.member), own.lanes);
   }
   for (size_t i = 0; i < std::min(theirs.settings.size(), own.settings.size()); ++i) {
-    const Setting &their = theirs.settings[i], &mine = own.settings[i];
+    const SharedSetting &their = theirs.settings[i], &mine = own.settings[i];
     if (their.name == mine.name && their.value == mine.value) continue;
     fail(ErrorKind::mismatch, "{} has {}, {} has {}: give {} alike to every rank", who(from, theirs.member),
          their.value, who(0, own.member), mine.value, mine.name);

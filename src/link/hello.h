@@ -23,7 +23,7 @@ struct Member {
 std::string who(size_t rank, const Member& member);
 
 // What every rank must be told alike; only the layer above knows what it means.
-struct Setting {
+struct SharedSetting {
   std::string name;   // as people set it
   std::string value;  // as they read it
 };
@@ -33,7 +33,7 @@ struct Hello {
   int32_t size = 0;
   int32_t lanes = 0;  // 0: whatever rank 0 says
   Member member;
-  std::vector<Setting> settings;  // the same ones in the same order on every rank whose earlier ones are equal
+  std::vector<SharedSetting> settings;  // the same ones in the same order on every rank whose earlier ones are equal
 
   std::string encode() const;
   static Hello decode(std::string_view bytes);

@@ -22,9 +22,9 @@ struct Place {
   std::optional<int> listen_fd;
   std::string job_key;
   std::chrono::milliseconds timeout{60'000};
-  int lanes = 0;                  // 0: whatever rank 0 says
-  int default_lanes = 1;          // what rank 0 says when it has no wish of its own
-  std::vector<Setting> settings;  // a rank with others than rank 0's is refused
+  int lanes = 0;                        // 0: whatever rank 0 says
+  int default_lanes = 1;                // what rank 0 says when it has no wish of its own
+  std::vector<SharedSetting> settings;  // a rank with others than rank 0's is refused
 };
 
 struct Connections {
