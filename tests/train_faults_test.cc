@@ -190,7 +190,9 @@ TEST_F(TrainFaultsTest, ARankThatIsKilledEndsTheOthers) {
 }
 
 TEST_F(TrainFaultsTest, FlagsThatRanksMustHaveAlikeAreNamed) {
-  EXPECT_THAT(run_different("--algorithm ring", "--algorithm mesh").error, HasSubstr("give --algorithm"));
+  const Ended ended = run_different("--algorithm ring", "--algorithm mesh");
+  EXPECT_EQ(ended.code, 1) << ended.error;
+  EXPECT_THAT(ended.error, HasSubstr("give --algorithm (TRUNKLINE_ALGORITHM) alike"));
   EXPECT_THAT(run_different("--lanes 1", "--lanes 2").error, HasSubstr("give --lanes (TRUNKLINE_LANES) alike"));
 }
 
