@@ -31,7 +31,7 @@ std::string text_of(int fd) {
 bool is_there(int fd, const fs::path& path) {
   struct stat held {
   }, there{};
-  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino &&
+  return fd >= 0 && ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino &&
          held.st_dev == there.st_dev;
 }
 
@@ -52,12 +52,14 @@ void DirectoryLock::take() {
   const fs::path path = directory_ / kFile;
   do {
     made_ = make_directories(directory_);
-    opened_ = Fd(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!opened_ && errno == ENOENT) continue;  // its last holder has just removed it
-    if (!opened_) fail_errno("cannot open {}", directory_.string());
-    file_ = Fd(::openat(opened_.get(), kFile, O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-    if (!file_ && errno == ENOENT) continue;
-    if (!file_) fail_errno("cannot write {}", path.string());
+    const int opened = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (opened < 0 && errno == ENOENT) continue;  // its last holder has just removed it
+    if (opened < 0) fail_errno("cannot open {}", directory_.string());
+    opened_ = Fd(opened);
+    const int file = ::openat(opened, kFile, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0 && errno == ENOENT) continue;
+    if (file < 0) fail_errno("cannot write {}", path.string());
+    file_ = Fd(file);
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) continue;
     if (errno != EWOULDBLOCK) fail_errno("cannot lock {}, by which runs keep out of each other's way", path.string());
     fail(ErrorKind::input, "{} is in use by another run, {}: wait for its end, or name another directory",

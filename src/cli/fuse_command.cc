@@ -39,15 +39,15 @@ class NewDirectory {
     beside_ = path_.parent_path() / (path_.filename().string() + ".partial");
     lock_.emplace(beside_, "--output " + path.string());
     require_new(path);  // the process that had it may have come to its end just now
-    clear();
+    if (const std::error_code error = clear()) {
+      fail(ErrorKind::system, "--output: what a process left in {} cannot be removed: {}", beside_.string(),
+           error.message());
+    }
   }
   ~NewDirectory() {
-    try {
-      if (!committed_) clear();
-    } catch (const std::exception&) {  // the next process tries again
-    }
+    std::error_code ignored;  // the next process tries again
+    if (!committed_) ignored = clear();
     lock_.reset();
-    std::error_code ignored;
     fs::remove(beside_, ignored);  // if it is empty: another process may have it now
   }
   NewDirectory(const NewDirectory&) = delete;
@@ -69,12 +69,14 @@ class NewDirectory {
       fail(ErrorKind::input, "--output: {} is there already and not empty: name another directory", path.string());
     }
   }
-  void clear() const {
+  std::error_code clear() const {
+    std::error_code error;
     std::vector<fs::path> left;
-    for (const auto& entry : fs::directory_iterator(beside_)) {
-      if (entry.path().filename() != DirectoryLock::kFile) left.push_back(entry.path());
+    for (fs::directory_iterator entry(beside_, error), end; !error && entry != end; entry.increment(error)) {
+      if (entry->path().filename() != DirectoryLock::kFile) left.push_back(entry->path());
     }
-    for (const fs::path& one : left) fs::remove_all(one);
+    for (size_t i = 0; i < left.size() && !error; ++i) fs::remove_all(left[i], error);
+    return error;
   }
 
   fs::path path_, beside_;

@@ -20,7 +20,7 @@ struct Option {
   std::string value;  // what the help calls its value; empty: a switch
   std::string help;
   std::function<void(TrainOptions&, const OptionSource&)> set;  // none: it depends on others and waits for them
-  std::string alias = "";
+  const char* alias = nullptr;
 };
 
 std::string flag_of(std::string key) {
@@ -222,8 +222,8 @@ const std::map<std::string, std::string>& without_counterpart() {
 }
 
 const Option* find_option(const std::string& key) {
-  const auto found =
-      std::ranges::find_if(all_options(), [&](const Option& it) { return it.key == key || it.alias == key; });
+  const auto found = std::ranges::find_if(
+      all_options(), [&](const Option& it) { return it.key == key || (it.alias != nullptr && it.alias == key); });
   return found == all_options().end() ? nullptr : &*found;
 }
 
@@ -327,7 +327,7 @@ TrainOptionParser::TrainOptionParser(CLI::App& command) {
       ->type_name("FILE");
   for (const Option& option : all_options()) {
     auto given = std::make_unique<Flag>();
-    const std::string names = flag_of(option.key) + (option.alias.empty() ? "" : "," + flag_of(option.alias));
+    const std::string names = flag_of(option.key) + (option.alias == nullptr ? "" : "," + flag_of(option.alias));
     if (option.value.empty()) {
       given->option = command.add_flag(names, given->text, option.help);
     } else {
