@@ -68,7 +68,7 @@ TEST(Settings, NumbersAreCheckedWhole) {
 }
 
 TEST(File, WritesBesideAndReadsBack) {
-  const auto folder = std::filesystem::temp_directory_path() / "trunkline_base_test";
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("trunkline-base-{}", ::getpid());
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   write_file(folder / "a", "first");

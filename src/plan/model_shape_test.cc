@@ -1,7 +1,9 @@
 #include "plan/model_shape.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <set>
@@ -68,9 +70,7 @@ class ModelShapeTest : public ::testing::Test {
   }
   std::string error_of(const json& config, ErrorKind kind) { return error_of(config.dump(), kind); }
 
-  fs::path path_ = fs::temp_directory_path() /
-                   (std::string("trunkline_") + ::testing::UnitTest::GetInstance()->current_test_info()->name()) /
-                   "config.json";
+  fs::path path_ = fs::temp_directory_path() / fmt::format("trunkline-model-shape-{}", ::getpid()) / "config.json";
 };
 
 TEST_F(ModelShapeTest, ReadsAllOfAGoldenConfig) {

@@ -1,7 +1,9 @@
 // conform must fail where a case and the computation differ, and say which part.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -78,8 +80,7 @@ class Conform : public ::testing::Test {
     };
   }
 
-  fs::path folder_ = fs::temp_directory_path() / (std::string("trunkline_conform_") +
-                                                  ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  fs::path folder_ = fs::temp_directory_path() / fmt::format("trunkline-conform-{}", ::getpid());
 };
 
 using Names = std::set<std::string>;
@@ -203,8 +204,7 @@ class ConformAdapter : public ::testing::Test {
     write_safetensors(path() / file, tensors);
   }
 
-  fs::path folder_ = fs::temp_directory_path() / (std::string("trunkline_conform_") +
-                                                  ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  fs::path folder_ = fs::temp_directory_path() / fmt::format("trunkline-conform-{}", ::getpid());
 };
 
 TEST_F(ConformAdapter, EachPartFailsAlone) {
